@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -34,15 +34,19 @@ from retrysafe.engine.resending import CANCEL_TIMEOUT_SECONDS, ResendState
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import StoreError, StoreUnclear
 from retrysafe.stores.base import (
+    EXECUTE_INSTEAD,
     AsyncStore,
     adopt_old_async_attributes,
     find_async_notifier,
     find_node_lookup,
     find_ordered,
+    find_submit,
 )
 
 R = TypeVar("R")
 
+Failure = tuple[StoreError, float]
+"""The error of a sending, and when that began."""
 
 CLOSE_TIMEOUT_SECONDS = 5.0
 """How long closing waits for claims that are being released in the background."""
@@ -58,44 +62,85 @@ class AsyncPerformer:
         self._store = store
         self._notifier = find_async_notifier(store)
         self._ordered = find_ordered(store)
+        self._submit = find_submit(store)
         self.heartbeat = heartbeat
         self._sealer = sealer
         self._figures = figures or Figures()
-        self._detached: set[asyncio.Task[Any]] = set()
+        self._detached: set[asyncio.Future[Any]] = set()
         self._caches = store.capabilities.caches
         self._circuit = CircuitBreaker(find_node_lookup(store))
         self._probe: asyncio.Task[None] | None = None
 
-    async def __call__(self, effect: Effect) -> Any:
+    def __call__(self, effect: Effect) -> Coroutine[Any, Any, Any]:
+        if type(effect) is Persist:
+            return self._execute_through_cancel(effect.op, effect.until)
         if isinstance(effect, Op):
-            return await self._execute_through_cancel(effect, None)
-        if isinstance(effect, Persist):
-            return await self._execute_through_cancel(effect.op, effect.until)
-        return await self._perform_other(effect)
+            return self._execute_through_cancel(effect, None)
+        return self._perform_other(effect)
 
     async def _execute_through_cancel(self, op: Op[R], until: float | None) -> R:
         """Execute the operation. A cancellation that arrives meanwhile is held back until the operation has ended, and
         is then raised as CancelledDuringOp."""
         task = asyncio.current_task()
         cancels_before = task.cancelling() if task is not None else 0
-        # A claim that is abandoned half way may be granted when no caller waits for it any more. So a claim gets a task
-        # of its own, which goes on when the caller is cancelled. Other writes have an owner: a late copy of them has no
-        # effect. Where the store keeps the order, the reply to the second sending tells what became of the first.
+        # A claim that is abandoned half way may be granted when no caller waits for it any more. So the sending of a
+        # claim goes on when the caller is cancelled. Other writes have an owner: a late copy of them has no effect.
+        # Where the store keeps the order, the reply to the second sending tells what became of the first.
         sealed = self._sealer.seal(op)  # once: a copy that is encrypted anew would not be recognised
-        sending = self._send(op, sealed, until)
-        in_order = self._ordered is not None and self._ordered.in_order
-        first = asyncio.ensure_future(sending) if type(op) is Claim and not in_order else None
-        try:
-            reply = await (sending if first is None else asyncio.shield(first))
-        except asyncio.CancelledError as cause:
-            if first is not None:
-                self._detach_task(op, first)
-            raise await self._finish_after_cancel(op, sealed, until, cause) from None
+        goes_on = type(op) is Claim and not (self._ordered is not None and self._ordered.in_order)
+        sent_at = clock()
+        sending: Any = self._submit_first(sealed)
+        submitted = sending is not None
+        if not submitted:
+            sending = self._start_sending(op, sealed, until, goes_on)
+        while True:
+            failed: StoreError | None = None
+            reply: Any = EXECUTE_INSTEAD
+            try:
+                reply = await (asyncio.shield(sending) if goes_on else sending)
+            except asyncio.CancelledError as cause:
+                if goes_on:
+                    self._detach_task(op, sending)
+                raise await self._finish_after_cancel(op, sealed, until, cause) from None
+            except StoreError as error:
+                if not submitted:
+                    raise
+                failed = error
+            if not submitted:
+                break
+            submitted = False
+            if reply is not EXECUTE_INSTEAD:
+                reply = self._accept(op, reply, sent_at)
+                break
+            sending = self._start_sending(op, sealed, until, goes_on, None if failed is None else (failed, sent_at))
         # A driver may lose a cancellation (before Python 3.12 `asyncio.wait_for` does, when what it waits for has
         # just ended). The task still counts the request, so the cancellation is raised here.
         if task is not None and task.cancelling() > cancels_before:
             raise CancelledDuringOp(asyncio.CancelledError(), reply)
-        return reply
+        return reply  # type: ignore[no-any-return]  # the operation's own reply
+
+    def _submit_first(self, sealed: Op[Any]) -> asyncio.Future[Any] | None:
+        """Send the operation without a coroutine, if the store can do that. While the store is away it is executed:
+        that refuses it or asks for it."""
+        if self._submit is None or self._circuit.away:
+            return None
+        try:
+            return self._submit(sealed)
+        except StoreError:
+            return None  # executing it raises the same
+
+    def _start_sending(
+        self, op: Op[R], sealed: Op[R], until: float | None, goes_on: bool, failed: Failure | None = None
+    ) -> Awaitable[R]:
+        sending = self._send(op, sealed, until, failed)
+        return asyncio.ensure_future(sending) if goes_on else sending
+
+    def _accept(self, op: Op[R], reply: R, sent_at: float, resent: bool = False) -> R:
+        """The store has answered what was sent at `sent_at`. `resent`: an earlier sending may still arrive."""
+        self._figures.observe_store(type(op), clock() - sent_at)
+        if self._circuit.away:
+            self._circuit.record_answer(op)
+        return self._sealer.unseal(stamp_asked(reply, sent_at, resent))
 
     async def _finish_after_cancel(
         self, op: Op[Any], sealed: Op[Any], until: float | None, cause: asyncio.CancelledError
@@ -117,19 +162,20 @@ class AsyncPerformer:
             raise error
         return CancelledDuringOp(cause, None if error else work.result(), error)
 
-    def _detach_task(self, op: Op[Any], work: asyncio.Task[Any]) -> None:
-        """Let a task end without a caller. A claim that is granted after all is released: nothing ran."""
+    def _detach_task(self, op: Op[Any], work: asyncio.Future[Any]) -> None:
+        """Let a task or a submitted operation end without a caller. A claim that is granted after all is released:
+        nothing ran."""
         self._detached.add(work)  # asyncio keeps only a weak reference
         # A claim without a lease is for the worker: this caller never owned it.
         owned = isinstance(op, Claim) and op.lease > 0
         work.add_done_callback(self._release_late_grant if owned else self._discard_task)
 
-    def _discard_task(self, work: asyncio.Task[Any]) -> bool:
+    def _discard_task(self, work: asyncio.Future[Any]) -> bool:
         """Forget a task that has ended. True if it ended without an error."""
         self._detached.discard(work)
         return not work.cancelled() and work.exception() is None
 
-    def _release_late_grant(self, work: asyncio.Task[Any]) -> None:
+    def _release_late_grant(self, work: asyncio.Future[Any]) -> None:
         if not self._discard_task(work):
             return
         reply = work.result()
@@ -171,31 +217,35 @@ class AsyncPerformer:
         """Execute one operation, and send it again where needed. `until` is the end of its owner's lease (Persist)."""
         return await self._send(op, self._sealer.seal(op), until)
 
-    async def _send(self, op: Op[R], sealed: Op[R], until: float | None) -> R:
-        sent_at = clock()
-        if self._circuit.away and not self._caches:
+    async def _send(self, op: Op[R], sealed: Op[R], until: float | None, failed: Failure | None = None) -> R:
+        """Execute the operation until it is answered. `failed` is the error of a first sending, and its time."""
+        error, sent_at = failed or (None, clock())
+        if error is None and self._circuit.away and not self._caches:
             self._refuse_if_away(op, sent_at)
         resending: ResendState | None = None
         while True:
-            try:
-                reply = await self._store.execute(sealed)
-            except StoreError as error:
+            reply: Any = None
+            if error is None:
+                try:
+                    reply = await self._store.execute(sealed)
+                except StoreError as raised:
+                    error = raised
+            if error is not None:
                 failed_at = clock()
                 self._figures.observe_store_error(type(op), failed_at - sent_at, type(error).__name__)
                 self._circuit.record_failure(op, error, failed_at)
                 resending = resending or ResendState(op, sent_at, until)
                 pause = self._decide_delay(sealed, partial(resending.delay_after_error, error))
+                error = None
             else:
-                self._figures.observe_store(type(op), clock() - sent_at)
-                if self._circuit.away:
-                    self._circuit.record_answer(op)
+                accepted: R = self._accept(op, reply, sent_at, resending is not None and resending.unclear)
                 delay = (
                     None
                     if resending is None
                     else self._decide_delay(sealed, partial(resending.delay_after_reply, reply))
                 )
                 if delay is None:
-                    return self._sealer.unseal(stamp_asked(reply, sent_at, resending is not None and resending.unclear))
+                    return accepted
                 pause = delay
             await asyncio.sleep(pause)
             sent_at = clock()
@@ -260,7 +310,7 @@ class AsyncPerformer:
             with suppress(asyncio.CancelledError):
                 await probe
 
-    def _left_on(self, loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
+    def _left_on(self, loop: asyncio.AbstractEventLoop) -> list[asyncio.Future[Any]]:
         return [task for task in self._detached if task.get_loop() is loop]
 
     async def renew(self, lease: Lease) -> bool:

@@ -12,8 +12,9 @@ Every store keeps these rules, and testing/contract/ checks them:
 5.  The store's clock decides leases and expiry, unless the operation brings its own `now`.
 
 A store declares what else it can do in two ways: by fields of `Capabilities`, and by the methods of the optional
-protocols below (`Notifying`, `FastRead`, `InOrder`, `HasNodes`, `HasTables`). Both are read once, when a store is
-opened or wrapped. A store that declares nothing works. docs/howto/write-a-store.md lists all fields and protocols.
+protocols below (`Notifying`, `FastRead`, `InOrder`, `Submitting`, `HasNodes`, `HasTables`). Both are read once, when a
+store is opened or wrapped. A store that declares nothing works. docs/howto/write-a-store.md lists all fields and
+protocols.
 
 This file is public. It changes by the deprecation policy in CONTRIBUTING.md, together with the contract suite.
 """
@@ -32,6 +33,8 @@ from retrysafe.core.records import Record
 from retrysafe.errors import CorruptRecord, MissingDriver, StoreError, UsageError
 
 if TYPE_CHECKING:
+    import asyncio
+
     from retrysafe.core.ops import Claim, ClaimReply
 
 R = TypeVar("R")
@@ -142,6 +145,22 @@ class InOrder(Protocol):
 
     @property
     def in_order(self) -> bool: ...
+
+
+@runtime_checkable
+class Submitting(Protocol):
+    """An async store that can send an operation without a coroutine. `submit` sends it, alone or together with others,
+    and returns the future of its reply; or None if the operation has to be executed. The future ends as `execute` would
+    (the reply, or an error), or with EXECUTE_INSTEAD. If the caller is cancelled, the operation is dropped or its reply
+    is. It must do exactly what `execute` does: callers use one or the other (engine/aperform.py)."""
+
+    def submit(self, op: Op[Any]) -> asyncio.Future[Any] | None: ...
+
+
+EXECUTE_INSTEAD = object()
+"""In the place of a reply to `submit`: execute the operation. As any operation, it may be sent again."""
+
+Submit = Callable[[Op[Any]], "asyncio.Future[Any] | None"]
 
 
 @runtime_checkable
@@ -257,6 +276,17 @@ def _wakes_error(store: object) -> UsageError:
 def find_ordered(store: AsyncStore) -> InOrder | None:
     """The store as an `InOrder`; None if it does not say that it keeps the order."""
     return cast("InOrder", store) if provides(store, InOrder) else None
+
+
+def find_submit(store: AsyncStore) -> Submit | None:
+    """The store's `submit`; None if it has none. A subclass that overrides `execute` alone has none, either: its own
+    `execute` must see every operation."""
+    for kind in type(store).__mro__:
+        if "submit" in vars(kind):
+            return cast("Submitting", store).submit
+        if "execute" in vars(kind):
+            return None
+    return None
 
 
 def find_node_lookup(store: object) -> Callable[[bytes], str]:

@@ -23,10 +23,12 @@ from retrysafe.stores.base import (
     Capabilities,
     Notifying,
     Store,
+    Submit,
     find_async_notifier,
     find_node_lookup,
     find_notifier,
     find_ordered,
+    find_submit,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class OpenAsyncStore(NamedTuple):
     store: AsyncStore
     notifier: AsyncNotifying | None
     node_lookup: Callable[[bytes], str]
+    submit: Submit | None
 
 
 class ForkSafeStore:
@@ -173,6 +176,10 @@ class PerLoopStore:
     async def execute(self, op: Op[R]) -> R:
         return await self._current().store.execute(op)
 
+    def submit(self, op: Op[Any]) -> asyncio.Future[Any] | None:
+        submit = self._current().submit
+        return None if submit is None else submit(op)
+
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         return await self._current().store.execute_many(ops)
 
@@ -204,7 +211,7 @@ class PerLoopStore:
         store = self._open()
         ordered = find_ordered(store)
         self.capabilities, self.in_order = store.capabilities, ordered is not None and ordered.in_order
-        return OpenAsyncStore(store, find_async_notifier(store), find_node_lookup(store))
+        return OpenAsyncStore(store, find_async_notifier(store), find_node_lookup(store), find_submit(store))
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:

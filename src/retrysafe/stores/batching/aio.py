@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from retrysafe.core.ops import Claim, ClaimReply, Op
@@ -39,12 +40,20 @@ R = TypeVar("R")
 class AsyncPending:
     """An operation whose caller awaits the reply."""
 
-    __slots__ = ("future", "op", "since")
+    __slots__ = ("future", "op", "send_alone", "since")
 
-    def __init__(self, op: Op[Any], future: asyncio.Future[Any], since: float) -> None:
+    def __init__(
+        self,
+        op: Op[Any],
+        future: asyncio.Future[Any],
+        since: float,
+        send_alone: Callable[[AsyncPending], None] | None = None,
+    ) -> None:
         self.op = op
         self.future = future
         self.since = since
+        self.send_alone = send_alone
+        """What SEND_UNBATCHED calls, if the caller cannot send the operation itself."""
 
     @property
     def left(self) -> bool:
@@ -56,6 +65,8 @@ class AsyncPending:
             return
         if isinstance(result, BaseException):
             self.future.set_exception(result)
+        elif result is SEND_UNBATCHED and self.send_alone is not None:
+            self.send_alone(self)
         else:
             self.future.set_result(result)
 
@@ -89,6 +100,7 @@ class AsyncBatchQueue:
         self._in_flight: list[InFlightBatch] = []
         self._pumps: dict[asyncio.Task[None], InFlightBatch] = {}
         self._queue: deque[AsyncPending] = deque()
+        self._alone: set[asyncio.Task[None]] = set()
         self._watch: asyncio.TimerHandle | None = None
 
     @property
@@ -107,13 +119,29 @@ class AsyncBatchQueue:
         finally:
             self._on_batch_done(batch)
 
-    def _enqueue(self, op: Op[Any]) -> asyncio.Future[Any]:
+    def submit(self, op: Op[Any]) -> asyncio.Future[Any] | None:
+        """Let the operation join the next batch. None if nothing is in flight: then its caller sends it at once."""
+        return self._enqueue(op, self._send_alone) if self._in_flight else None
+
+    def _send_alone(self, pending: AsyncPending) -> None:
+        """Send one operation outside the queue, in a task."""
+        task = asyncio.get_running_loop().create_task(self._send_unbatched([pending]))
+        self._alone.add(task)  # asyncio keeps only a weak reference
+        task.add_done_callback(partial(self._on_alone_done, pending))
+
+    def _on_alone_done(self, pending: AsyncPending, task: asyncio.Task[None]) -> None:
+        self._alone.discard(task)
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is not None:
+            pending.deliver(batch_stopped_error("task", error))
+
+    def _enqueue(self, op: Op[Any], send_alone: Callable[[AsyncPending], None] | None = None) -> asyncio.Future[Any]:
         if len(self._queue) >= self._limit:
             raise queue_full_error(len(self._queue))
         loop = asyncio.get_running_loop()
         now = loop.time()
         future: asyncio.Future[Any] = loop.create_future()
-        self._queue.append(AsyncPending(op, future, now))
+        self._queue.append(AsyncPending(op, future, now, send_alone))
         if self._watch is None:
             self._watch = loop.call_later(
                 SLOW_BATCH_SECONDS if self._max_in_flight > 1 else QUEUE_TIMEOUT_SECONDS, self._check_overdue, loop
@@ -251,6 +279,18 @@ class AsyncBatching(AsyncStoreWrapper):
         if self._try_read_claim is not None and queue.busy and isinstance(op, Claim):
             return self._read_or_enqueue(op, self._try_read_claim, queue)
         return queue.execute(op)
+
+    def submit(self, op: Op[Any]) -> asyncio.Future[Any] | None:
+        queue = self._queues.get(type(op))
+        if queue is None or not queue.busy:
+            return None
+        if self._try_read_claim is not None and isinstance(op, Claim):
+            found = self._try_read_claim(op)
+            if found is not None:
+                done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                done.set_result(found)
+                return done
+        return queue.submit(op)
 
     async def _read_or_enqueue(
         self, op: Claim, try_read_claim: Callable[[Claim], ClaimReply | None], queue: AsyncBatchQueue

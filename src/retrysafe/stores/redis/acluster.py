@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import asyncio  # sync: import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreOutage, StoreUnclear
-from retrysafe.stores.base import Plan, afollow
+from retrysafe.stores.base import EXECUTE_INSTEAD, Plan, afollow
 from retrysafe.stores.notify import AsyncListener, OnNotify, ShouldContinue
 from retrysafe.stores.redis import notify, urls, wire
 from retrysafe.stores.redis.aio import open_pool
@@ -60,16 +60,15 @@ class AsyncRedisClusterStore:
         # async only
         if (pack := PACKERS.get(kind)) is not None and (pipe := self._pipe_for(op)) is not None:
             try:
-                response = await pipe.submit(pack(op, self._layout))
+                answer: Any = await pipe.submit(op, pack(op, self._layout), READERS.get(kind, read_done))
             except StoreUnclear:
                 self._cluster.topology.stale = True
                 raise
-            except StoreOutage as error:  # nothing was sent, and the slot may have another owner by now
-                response = error
-            # An error means that nothing was done: the plan follows redirects, loads scripts and explains errors.
-            if not isinstance(response, Exception):
-                read: Callable[[Any, Any], R] = READERS.get(kind, read_done)
-                return read(op, response)
+            except StoreOutage:  # nothing was sent, and the slot may have another owner by now
+                answer = EXECUTE_INSTEAD
+            # After an error nothing was done: the plan follows redirects, loads scripts and explains errors.
+            if answer is not EXECUTE_INSTEAD:
+                return answer  # type: ignore[no-any-return]  # the operation's own reply
         reply: R = (await self._follow([plan_operation(op, self._layout)]))[0]
         return reply
 

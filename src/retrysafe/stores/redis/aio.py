@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Op
-from retrysafe.stores.base import Plan, afollow
+from retrysafe.stores.base import EXECUTE_INSTEAD, Plan, afollow
 from retrysafe.stores.notify import AsyncListener
 from retrysafe.stores.redis import notify, replicas, urls, wire
 from retrysafe.stores.redis.aconnection import with_abort_on_disconnect
@@ -67,16 +68,23 @@ class AsyncRedisStore:
 
     async def execute(self, op: Op[R]) -> R:
         # async only
-        kind: type[Any] = type(op)
+        submitted = self.submit(op)
         # async only
-        if self._pipe is not None and (pack := PACKERS.get(kind)) is not None:
-            response = await self._pipe.submit(pack(op, self._layout))
+        if submitted is not None:
+            answer: Any = await submitted
             # After an error nothing was done: the server refused it. The plan loads scripts and explains errors.
-            if not isinstance(response, Exception):
-                read: Callable[[Any, Any], R] = READERS.get(kind, read_done)
-                return read(op, response)
+            if answer is not EXECUTE_INSTEAD:
+                return answer  # type: ignore[no-any-return]  # the operation's own reply
         reply: R = (await self._follow([plan_operation(op, self._layout)]))[0]
         return reply
+
+    # async only
+    def submit(self, op: Op[Any]) -> asyncio.Future[Any] | None:
+        kind = type(op)
+        pack = PACKERS.get(kind)
+        if self._pipe is None or pack is None:
+            return None
+        return self._pipe.submit(op, pack(op, self._layout), READERS.get(kind, read_done))
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         return await self._follow([plan_operation(op, self._layout) for op in ops])

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
+from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnavailable
+from retrysafe.stores.base import EXECUTE_INSTEAD
 from retrysafe.stores.redis.aconnection import abort_transport
 from retrysafe.stores.redis.failures import unclear_error, unreachable_error
 from retrysafe.stores.redis.packing import PackedOp, ScriptGroup, pack_script_run
@@ -31,6 +34,9 @@ them."""
 
 MIN_WRITE_OPS = 16
 """The fewest operations that justify a write before the turn ends."""
+
+ReadReply = Callable[[Any, Any], Any]
+"""Reads the reply to an operation from the server's response."""
 
 _NOT_YET = object()
 _CLOSED = "this store was closed"
@@ -48,11 +54,27 @@ def can_pipe(pool: Any) -> bool:
 class PendingOp:
     """One operation and the caller that waits for its reply."""
 
-    __slots__ = ("future", "packed")
+    __slots__ = ("future", "op", "packed", "read")
 
-    def __init__(self, packed: PackedOp, future: asyncio.Future[Any]) -> None:
+    def __init__(self, op: Op[Any], packed: PackedOp, read: ReadReply, future: asyncio.Future[Any]) -> None:
+        self.op = op
         self.packed = packed
+        self.read = read
         self.future = future
+
+    def deliver(self, response: Any) -> None:
+        """Give the caller its reply. After an error nothing was done: the server refused the operation."""
+        if self.future.done():
+            return
+        if isinstance(response, Exception):
+            self.future.set_result(EXECUTE_INSTEAD)
+            return
+        try:
+            reply = self.read(self.op, response)
+        except Exception as error:  # a record that cannot be read is its caller's concern, not the connection's
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(reply)
 
 
 class ScriptBatch:
@@ -68,8 +90,7 @@ class ScriptBatch:
         """Give each operation its part of the reply. Returns how many operations are finished."""
         replies = split_replies(reply, len(self.operations), many=True)
         for operation, own in zip(self.operations, replies, strict=True):
-            if not operation.future.done():
-                operation.future.set_result(own)
+            operation.deliver(own)
         return len(replies)
 
     def futures(self) -> list[asyncio.Future[Any]]:
@@ -132,11 +153,12 @@ class Pipe:
         self._connecting = self._scheduled = self._closed = False
         self._overdue_timer: asyncio.TimerHandle | None = None
 
-    def submit(self, packed: PackedOp) -> asyncio.Future[Any]:
-        """Enqueue one operation; the future gets its reply. An error that the server answered is a reply."""
+    def submit(self, op: Op[Any], packed: PackedOp, read: ReadReply) -> asyncio.Future[Any]:
+        """Enqueue one operation; the future gets its reply as `read` reads it, or EXECUTE_INSTEAD if the server refused
+        it."""
         loop = self._check_capacity()
         future: asyncio.Future[Any] = loop.create_future()
-        self._enqueue(PendingOp(packed, future), loop)
+        self._enqueue(PendingOp(op, packed, read, future), loop)
         return future
 
     def exchange(self, commands: Exchange) -> asyncio.Future[list[Any]]:
