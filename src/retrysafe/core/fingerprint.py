@@ -23,12 +23,25 @@ CANONICAL_LIMIT_BYTES = 64 * 1024
 
 MAX_FORM_FIELDS = 10_000
 
+MAX_CACHED_CHARS = 256
+"""Longer paths and queries are not kept: clients choose them."""
+
 
 def fingerprint_http(method: str, path: str, query: str, content_type: str, body: Iterable[bytes]) -> Fingerprint:
     """The fingerprint of an HTTP request. Headers are left out: authentication and tracing change on a retry."""
     algorithm, digest, length = fingerprint_body(content_type, body if isinstance(body, list) else list(body))
-    head = frame(method.upper(), path, query, _parse_media_type(content_type)[0], algorithm, digest)
-    return Fingerprint(f"http-{algorithm}", hashlib.sha256(head).digest(), length)
+    begin = _hash_head_cached if len(path) + len(query) <= MAX_CACHED_CHARS else _hash_head
+    whole = begin(method, path, query, content_type, algorithm).copy()
+    whole.update(frame(digest))
+    return Fingerprint(f"http-{algorithm}", whole.digest(), length)
+
+
+def _hash_head(method: str, path: str, query: str, content_type: str, algorithm: str) -> hashlib._Hash:
+    """The digest of all that precedes the body. Requests to one path share it."""
+    return hashlib.sha256(frame(method.upper(), path, query, _parse_media_type(content_type)[0], algorithm))
+
+
+_hash_head_cached = lru_cache(256)(_hash_head)
 
 
 def fingerprint_body(content_type: str, chunks: list[bytes]) -> Fingerprint:
@@ -83,7 +96,10 @@ def canonicalize_json(body: bytes, content_type: str = "") -> bytes:
     # The careful reader is slower, and needed only for bodies that contain one of these two texts.
     read = _read_carefully if b"-0" in body or b"\\u0000" in body else _read
     text = body.decode().strip(_JSON_SPACE)
-    found, end = read(text)
+    try:
+        found, end = read(text, 0)
+    except StopIteration:
+        raise ValueError("there is no JSON value") from None
     if end != len(text):
         raise ValueError("something follows the JSON value")
     return _write(found).encode()
@@ -117,16 +133,34 @@ def _build_careful_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 # Made once: json.loads and json.dumps would make a decoder and an encoder for each request.
 _JSON_SPACE = " \t\n\r"
-_read = json.JSONDecoder(
+_decoder: Any = json.JSONDecoder(
     parse_float=_wrap_literal, parse_constant=_refuse_constant, object_pairs_hook=_build_object
-).raw_decode
-_read_carefully = json.JSONDecoder(
+)
+_careful_decoder: Any = json.JSONDecoder(
     parse_float=_wrap_literal,
     parse_int=_parse_integer,
     parse_constant=_refuse_constant,
     object_pairs_hook=_build_careful_object,
-).raw_decode
-_write = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+)
+_read, _read_carefully = _decoder.scan_once, _careful_decoder.scan_once
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+def _build_writer() -> Callable[[Any], str]:
+    """What `_encode` does, without making an encoder for each text: CPython's own encoder in C, made once. It is not
+    asked to find circles, because what was parsed has none; and it meets no floats, because they are kept as text."""
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return _encode
+    chunks = make(None, _refuse_value, json.encoder.encode_basestring_ascii, None, ":", ",", True, False, False)
+    return lambda value: "".join(chunks(value, 0))
+
+
+def _refuse_value(value: object) -> NoReturn:
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+_write = _build_writer()
 
 
 def canonicalize_form(body: bytes, content_type: str = "") -> bytes:

@@ -76,7 +76,10 @@ class Answer:
         headers: Mapping[str, str] | Iterable[tuple[str, str]] = (),
         gone: Gone = "",
     ) -> None:
-        pairs = tuple(headers.items()) if isinstance(headers, Mapping) else tuple([(n, v) for n, v in headers])
+        # A list first: asking an abstract class costs as much as all the rest, and every request makes an answer.
+        if not isinstance(headers, list) and isinstance(headers, Mapping):
+            headers = headers.items()
+        pairs = tuple([(n, v) for n, v in headers])
         if not isinstance(body, bytes):
             body = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
             if not any(name.lower() == "content-type" for name, _ in pairs):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, Self, TypeVar
 
@@ -347,8 +347,8 @@ class RetrySafe:
     def run(self, flow: Flow[R]) -> R:
         return run(flow, self.performer())
 
-    async def arun(self, flow: Flow[R]) -> R:
-        return await arun(flow, self.async_performer())
+    def arun(self, flow: Flow[R]) -> Coroutine[Any, Any, R]:
+        return arun(flow, self._async_performer or self.async_performer())
 
     def performer(self) -> Performer:
         if self._performer is None:

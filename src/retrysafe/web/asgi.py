@@ -51,6 +51,9 @@ UNCAPTURED_EXTENSIONS = frozenset({"http.response.pathsend", "http.response.zero
 CANCEL_TIMEOUT_SECONDS = 5.0
 """How long the middleware waits for work that it has cancelled."""
 
+WORK_NAME = "retrysafe work"
+"""The name of the tasks that run applications."""
+
 MAX_CANCELS = 8
 """After this many cancellations the middleware stops waiting. No server sends as many; an anyio cancel scope sends more
 within a millisecond."""
@@ -106,8 +109,9 @@ class IdempotencyMiddleware:
         exchange.body = body = AsgiBody(exchange, receive)
         if self.settings.scope is not None and not await self._claim_at_edge(body, send):
             return None
-        work = asyncio.create_task(self._run_with_reruns(scope, body, send))
-        return await self._await_work(work, body)
+        # With a name: a default name would be formatted for each request.
+        loop = asyncio.get_running_loop()
+        return await self._await_work(loop.create_task(self._run_with_reruns(scope, body, send), name=WORK_NAME), body)
 
     async def _claim_at_edge(self, body: AsgiBody, send: Send) -> bool:
         """Claim before the application runs. False: the request is answered. This runs in the server's own task: before
@@ -115,13 +119,19 @@ class IdempotencyMiddleware:
         assert self.settings.scope is not None
         exchange, admitted = body.exchange, False
         try:
-            await exchange.claim_without_adopting(await _read_principal(self.settings.scope, exchange.view))
-            admitted = True
+            principal = self.settings.scope(exchange.view)
+            if not isinstance(principal, str) and inspect.isawaitable(principal):
+                principal = await principal
+            await exchange.claim_without_adopting(principal)
         except ResponseReady:
-            await AnswerSender(exchange, send, body.finished).end()
+            pass
+        else:
+            admitted = exchange.response is None
         finally:
             if not admitted:
                 del exchange.body
+        if exchange.response is not None:
+            await AnswerSender.transmit(send, exchange.response.with_headers(*exchange.extra_headers()))
         return admitted
 
     async def _run_without_key(self, scope: ASGIScope, receive: Receive, send: Send, route: Route) -> None:
@@ -138,15 +148,31 @@ class IdempotencyMiddleware:
             reset_current_exchange(token)
 
     async def _run_with_reruns(self, scope: ASGIScope, body: AsgiBody, send: Send) -> None:
-        """Run the application, and again each time the database rolled the work back because of other transactions
-        (transaction_flow.py). All runs share one task."""
+        """Run the application, settle the claim, send the answer; and again each time the database rolled the work back
+        because of other transactions (transaction_flow.py). All runs share one task."""
         snapshot = ScopeSnapshot(scope)
         try:
-            await self._run_once(scope, body, AnswerSender(body.exchange, send, body.finished))
-            while body.exchange.rolled_back:
+            while True:
+                exchange, sender = body.exchange, AnswerSender(body.exchange, send, body.finished)
+                set_current_exchange(exchange)
+                try:
+                    if exchange.grant is not None:
+                        adopt_lease(exchange.grant.lease)
+                    inner = _build_inner_scope(scope, exchange)
+                    exchange.entry_probe = self.make_entry_probe(inner)
+                    await self.app(inner, body.receive, sender.send)
+                except BaseException as error:
+                    if not await self._settle_error(error, exchange, sender):
+                        raise
+                else:
+                    if not sender.complete:
+                        await sender.end()
+                finally:
+                    exchange.entry_probe = None
+                if not exchange.rolled_back:
+                    return
                 snapshot.restore(scope, self.state_keys_to_drop)
                 body.rewind()
-                await self._run_once(scope, body, AnswerSender(body.exchange, send, body.finished))
         finally:
             body.finished.set()
             exchange = body.exchange
@@ -154,29 +180,17 @@ class IdempotencyMiddleware:
                 await exchange.end_observation()
             del exchange.body  # breaks the reference cycle, so that the request's body is freed at once
 
-    async def _run_once(self, scope: ASGIScope, body: AsgiBody, sender: AnswerSender) -> None:
-        """Run the application, settle the claim, send the answer."""
-        exchange = body.exchange
-        set_current_exchange(exchange)
-        try:
-            if exchange.grant is not None:
-                adopt_lease(exchange.grant.lease)
-            inner = _build_inner_scope(scope, exchange)
-            exchange.entry_probe = self.make_entry_probe(inner)
-            await self.app(inner, body.receive, sender.send)
-        except Exception as error:
-            if is_response_ready(error) and exchange.response is not None:
-                return await sender.end()
-            await sender.settle_failed(error)
-            if not exchange.rolled_back:
-                raise
-        except BaseException as error:
+    @staticmethod
+    async def _settle_error(error: BaseException, exchange: AsyncExchange, sender: AnswerSender) -> bool:
+        """Settle a run that ended with an exception. False: the exception is raised again."""
+        if not isinstance(error, Exception):
             await sender.settle_stopped(error)
-            raise
-        else:
+            return False
+        if is_response_ready(error) and exchange.response is not None:
             await sender.end()
-        finally:
-            exchange.entry_probe = None
+            return True
+        await sender.settle_failed(error)
+        return exchange.rolled_back
 
     def make_entry_probe(self, scope: ASGIScope) -> EntryProbe | None:
         """A function that says, when the answer is there, whether an endpoint was entered. Adapters override it."""

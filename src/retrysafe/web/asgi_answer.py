@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from typing import Any, Literal
 
-from retrysafe.web.capture import AnswerBuffer, HeaderPairs, Response, check_headers, is_stream
+from retrysafe.web.capture import AnswerBuffer, HeaderPairs, Response, read_raw_headers
 from retrysafe.web.exchange_context import ResponseReady
 from retrysafe.web.sync_async import AsyncExchange
 
@@ -36,18 +36,18 @@ class AnswerSender:
         self._buffer: AnswerBuffer | None = None
         self._passthrough: Literal["", "settled", "not final"] = ""
         self._sent = False
-        self._complete = False
+        self.complete = False
+        """True once the last part of an answer was sent, or is being sent."""
 
-    async def send(self, message: Message) -> None:
-        exchange = self._exchange
-        if exchange.response is not None or self._complete:
-            return
+    def send(self, message: Message) -> Coroutine[Any, Any, None]:
+        if self._exchange.response is not None or self.complete:
+            return _drop_message()
         if message["type"] == RESPONSE_START:
-            await self._on_start(message)
-        elif message["type"] == RESPONSE_BODY:
-            await self._on_body(message)
-        elif self._start is None or self._sent:
-            await self._send(message)  # of a server extension: early hints, debug information
+            return self._on_start(message)
+        if message["type"] == RESPONSE_BODY:
+            return self._on_body(message)
+        # Others are of a server extension: early hints, debug information.
+        return self._pass_on(message) if self._start is None or self._sent else _drop_message()
 
     async def end(self) -> None:
         """The application returned, or ResponseReady ended it."""
@@ -82,11 +82,10 @@ class AnswerSender:
             if not exchange.refuse_if_unprotected(message["status"]):
                 await self._forward(message)
             return
-        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
-        self._headers = check_headers(headers)
+        self._headers, stream = read_raw_headers(message.get("headers", ()))
         self._start = message
         self._buffer = AnswerBuffer(exchange.policy.max_answer)
-        if is_stream(headers):
+        if stream:
             await self._pass_through("stream")
 
     async def _on_body(self, message: Message) -> None:
@@ -148,23 +147,33 @@ class AnswerSender:
         start, buffer = self._start, self._buffer
         assert start is not None
         assert buffer is not None
-        await self._forward(start)
-        await self._forward({"type": RESPONSE_BODY, "body": buffer.join(), "more_body": more})
+        await self._send(self._begin(start))
+        body = {"type": RESPONSE_BODY, "body": buffer.join(), "more_body": more}
         buffer.chunks.clear()
+        await (self._send(body) if more else self._finish(body))
 
     async def _forward(self, message: Message) -> None:
         if message["type"] == RESPONSE_START:
-            self._exchange.started = self._sent = True
-            extra = self._exchange.extra_headers()
-            if extra:
-                message = {**message, "headers": [*message.get("headers", ()), *encode_headers(extra)]}
+            message = self._begin(message)
         elif not message.get("more_body", False):
-            self._complete = True
-            try:
-                await self._send(message)
-            finally:
-                self.finished.set()
-            return
+            return await self._finish(message)
+        await self._send(message)
+        return None
+
+    def _begin(self, start: Message) -> Message:
+        """The answer begins now. Returns its first message, with our own headers if there are any."""
+        self._exchange.started = self._sent = True
+        extra = self._exchange.extra_headers()
+        return {**start, "headers": [*start.get("headers", ()), *encode_headers(extra)]} if extra else start
+
+    async def _finish(self, last: Message) -> None:
+        self.complete = True
+        try:
+            await self._send(last)
+        finally:
+            self.finished.set()
+
+    async def _pass_on(self, message: Message) -> None:
         await self._send(message)
 
     # Our own answer ---------------------------------------------------------------------------------------
@@ -173,7 +182,7 @@ class AnswerSender:
         if self._exchange.rolled_back:
             return  # the rerun will answer
         if not self._sent:
-            self._sent = self._complete = True
+            self._sent = self.complete = True
             extra = self._exchange.extra_headers()
             await self.transmit(self._send, response.with_headers(*extra) if extra else response)
         self.finished.set()
@@ -182,6 +191,10 @@ class AnswerSender:
     async def transmit(send: Send, response: Response) -> None:
         await send({"type": RESPONSE_START, "status": response.status, "headers": encode_headers(response.headers)})
         await send({"type": RESPONSE_BODY, "body": response.body, "more_body": False})
+
+
+async def _drop_message() -> None:
+    """The application goes on after its answer was replaced or complete."""
 
 
 def encode_headers(headers: HeaderPairs) -> RawHeaders:

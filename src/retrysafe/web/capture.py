@@ -41,6 +41,9 @@ NO_STORE = ("cache-control", "no-store")
 MAX_REMEMBERED_NAMES = 1_000
 """How many header names are cached: more than any application sets, few enough to bound the memory."""
 
+MAX_REMEMBERED_ANSWERS = 128
+"""For how many sets of stored headers the headers of their replay are cached."""
+
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _EVENTS = re.compile(r"\s*text/event-stream\s*(;|$)", re.IGNORECASE)
 _DIRECTIVE = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*"?)+')  # a comma between quotes does not end it
@@ -88,7 +91,12 @@ class DroppedHeaders:
         return known
 
     def filter_headers(self, headers: HeaderPairs) -> list[tuple[str, str]]:
-        return [(name, value) for name, value in headers if name not in self]
+        known, kept = self._known, []
+        for pair in headers:
+            dropped = known.get(pair[0])
+            if not (pair[0] in self if dropped is None else dropped):
+                kept.append(pair)
+        return kept
 
 
 @lru_cache(MAX_REMEMBERED_NAMES)
@@ -99,15 +107,37 @@ def _is_name(name: str) -> bool:
 class BadHeader(ValueError):
     """The application set a header that would split one response into two."""
 
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the application set the header {name!r} with a line break or a bad name; nothing was sent")
+
 
 def check_headers(headers: HeaderPairs) -> HeaderPairs:
     """Refuse headers that cannot be sent, before the answer is stored."""
     for name, value in headers:
         if _BAD_VALUE.search(value) or not _is_name(name):
-            raise BadHeader(
-                f"the application set the header {name!r} with a line break or a bad name; nothing was sent"
-            )
+            raise BadHeader(name)
     return headers
+
+
+def read_raw_headers(raw: Iterable[tuple[bytes, bytes]]) -> tuple[HeaderPairs, bool]:
+    """The headers of an ASGI answer as text, checked; and whether it is a stream (`is_stream`)."""
+    headers, stream = [], False
+    for name, value in raw:
+        known = _read_name(name)
+        text = value.decode("latin-1")
+        if known is None or "\n" in text or "\r" in text or "\0" in text:
+            raise BadHeader(name.decode("latin-1"))
+        if known[1]:
+            stream = stream or _EVENTS.match(text) is not None
+        headers.append((known[0], text))
+    return headers, stream
+
+
+@lru_cache(MAX_REMEMBERED_NAMES)
+def _read_name(name: bytes) -> tuple[str, bool] | None:
+    """A header's name as text, and whether it is `content-type`; None if it cannot be sent."""
+    text = name.decode("latin-1")
+    return (text, text.lower() == "content-type") if _is_name(text) else None
 
 
 def build_stored_answer(status: int, headers: HeaderPairs, body: bytes, dropped: DroppedHeaders) -> Answer:
@@ -120,17 +150,28 @@ def build_replay(record: Record, *, at_original_url: bool = True) -> Response:
     assert answer is not None, "a completed record has an answer"
     if not isinstance(answer.status, int) or not 200 <= answer.status <= 599:
         raise CorruptRecord(record.id, f"its status is {answer.status!r}")
-    for name, value in answer.headers:
+    try:
+        headers = _prepare_replay_headers(answer.headers, at_original_url)
+    except ValueError as damage:
+        raise CorruptRecord(record.id, str(damage)) from None
+    if answer.status not in BODILESS:
+        headers = (("content-length", str(len(answer.body))), *headers)
+    return Response(answer.status, headers, answer.body)
+
+
+@lru_cache(MAX_REMEMBERED_ANSWERS)
+def _prepare_replay_headers(stored: HeaderPairs, at_original_url: bool) -> HeaderPairs:
+    """The headers of a replay, except its length. Cached: most answers of an application have the same headers. Raises
+    ValueError if they cannot be sent."""
+    for name, value in stored:
         if not isinstance(value, str) or not _is_name(name) or _BAD_VALUE.search(value):
-            raise CorruptRecord(record.id, "a header of its answer holds a line break or a bad name")
+            raise ValueError("a header of its answer holds a line break or a bad name")
         if not (value.isascii() or _is_latin1(value)):
-            raise CorruptRecord(record.id, "a header of its answer cannot be sent")
-    kept = [(name, value) for name, value in answer.headers if name.lower() not in _FRAMING_HEADERS]
+            raise ValueError("a header of its answer cannot be sent")
+    kept = [(name, value) for name, value in stored if name.lower() not in _FRAMING_HEADERS]
     if not at_original_url:
         kept = [pair for pair in kept if pair[0].lower() != "cache-control"]
-    if answer.status not in BODILESS:
-        kept.append(("content-length", str(len(answer.body))))
-    return Response(answer.status, build_replay_headers(kept), answer.body)
+    return build_replay_headers(kept)
 
 
 _FRAMING_HEADERS = frozenset({"content-length", "transfer-encoding"})

@@ -218,14 +218,14 @@ class Exchange:
 
     # The claim ----------------------------------------------------------------------------------
 
-    def claim_flow(self, task: Task) -> Flow[GrantedClaim]:
-        """Claim the key, or put the answer in place and raise ResponseReady."""
+    def claim_flow(self, task: Task) -> Flow[GrantedClaim | None]:
+        """Claim the key; or put the answer in place, and return None if it is a replay, else raise ResponseReady."""
         try:
             return (yield from self._claim_or_refuse(task))
         except (StoreError, RetrySafeError) as error:
             raise self.refusal_error(error) from error
 
-    def _claim_or_refuse(self, task: Task) -> Flow[GrantedClaim]:
+    def _claim_or_refuse(self, task: Task) -> Flow[GrantedClaim | None]:
         settings, events, claim = self.settings, self.settings.safe.events, task.build_claim()
         if settings.quotas.is_exceeded(task.key.scope, task.policy.retention):
             found: LookupReply = yield Lookup(claim.id)
@@ -247,7 +247,8 @@ class Exchange:
                 raise self.refusal_error(problems.GONE)
             replay = build_replay(outcome.record)
             events.emit("replayed", claim.id, task.target, task.series)
-            raise self.refusal_error(replay)
+            self.response = replay
+            return None
         if isinstance(outcome, Busy) and task.policy.busy == "accepted":
             known: LookupReply = yield Lookup(claim.id)
             if known.record is not None:

@@ -9,7 +9,7 @@ from retrysafe.core.ops import value_class
 from retrysafe.engine.events import Series
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
-from retrysafe.web.paths import build_target, sanitize_target
+from retrysafe.web.paths import MAX_TARGET_CHARS, build_target, sanitize_target
 from retrysafe.web.view import RequestView
 
 PROTECTED_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -19,6 +19,8 @@ RouteFingerprint = Callable[[RequestView, bytes], bytes | str]
 """Returns what identifies "the same request" on this route. Method and path are always compared, too."""
 
 UNLISTED: Series = ("http", "unlisted")
+MAX_REMEMBERED_PATHS = 1_024
+"""How many paths the table remembers. Clients choose the paths, so the number and the length are bounded."""
 
 _FIELD = re.compile(r"\{([A-Za-z_]\w*)(:path)?\}")
 
@@ -57,6 +59,7 @@ class RouteTable:
         self._fingerprint = fingerprint
         self._exact: dict[tuple[str, str], Route | None] = {}
         self._patterns: list[tuple[str, re.Pattern[str], Route | None]] = []
+        self._found: dict[tuple[str, str], Route | None] = {}
         for name, option in listed.items():
             self._add(name, option)
         self._methods = methods
@@ -65,9 +68,19 @@ class RouteTable:
 
     def find(self, method: str, path: str) -> Route | None:
         """The route of a request whose method is among `methods`; None if it is not protected."""
-        found = self._exact.get((method, path), self)
-        if found is not self:
-            return found  # type: ignore[return-value]  # `self` means "not listed", because None is a value here
+        try:
+            return self._found[method, path]
+        except KeyError:
+            found = self._match(method, path)
+        if len(path) <= MAX_TARGET_CHARS:
+            if len(self._found) >= MAX_REMEMBERED_PATHS:
+                self._found.clear()
+            self._found[method, path] = found
+        return found
+
+    def _match(self, method: str, path: str) -> Route | None:
+        if (method, path) in self._exact:
+            return self._exact[method, path]
         for listed_method, pattern, route in self._patterns:
             if listed_method == method and pattern.fullmatch(path):
                 return route

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from retrysafe.core.keys import Key
@@ -13,6 +14,7 @@ from retrysafe.policy import Policy
 from retrysafe.web import observe
 from retrysafe.web.capture import Response
 from retrysafe.web.exchange import BodyRefused, Exchange, GrantedClaim, scope_from_principal
+from retrysafe.web.exchange_context import ResponseReady
 
 
 class AsyncBody(Protocol):
@@ -48,12 +50,15 @@ class AsyncExchange(Exchange):
         key = await self.claim_without_adopting(principal, policy, target=target)
         if self.grant is not None:
             adopt_lease(self.grant.lease)
+        elif self.response is not None:
+            raise ResponseReady("the answer is stored")
         return key
 
     async def claim_without_adopting(
         self, principal: Any, policy: Policy | None = None, *, target: str | None = None
     ) -> Key | None:
-        """`claim` outside the context of the work. The code that runs the work adopts the lease."""
+        """`claim` outside the context of the work. The code that runs the work adopts the lease. A replay is left in
+        `response`, and None is returned: most answers of our own are replays, and an exception costs more."""
         policy = self.begin(policy, target)
         if policy.mode == "observe":
             await self._observe(scope_from_principal(principal), policy)
@@ -63,6 +68,8 @@ class AsyncExchange(Exchange):
             return None
         task = self.build_task(key, policy, await self._read_body(policy))
         grant = await self.settings.safe.arun(self.claim_flow(task))
+        if grant is None:
+            return None
         key = self.record_grant(grant, self.settings.safe.akeep(grant.lease, policy.lease))
         if not grant.lease.fits(0.0):
             await self._check_late_start(grant)
@@ -89,10 +96,10 @@ class AsyncExchange(Exchange):
         key = self.read_key(scope_from_principal(principal), policy)
         return None if key is None else self.build_task(key, policy, await self._read_body(policy, keep))
 
-    async def settle(self, flow: Flow[Response | None]) -> Response | None:
+    def settle(self, flow: Flow[Response | None]) -> Awaitable[Response | None]:
         if self.transaction is not None:
-            return await self.transaction.settle(flow)
-        return await self.settings.safe.arun(flow)
+            return self.transaction.settle(flow)
+        return self.settings.safe.arun(flow)
 
     async def end_observation(self) -> None:
         if self.observation_lease is not None:
@@ -136,6 +143,8 @@ class SyncExchange(Exchange):
             return None
         task = self.build_task(key, policy, self._read_body(policy))
         grant = self.settings.safe.run(self.claim_flow(task))
+        if grant is None:
+            raise ResponseReady("the answer is stored")
         token = adopt_lease(grant.lease)
         key = self.record_grant(grant, self.settings.safe.keep(grant.lease, policy.lease), lambda: disown_lease(token))
         if not grant.lease.fits(0.0):

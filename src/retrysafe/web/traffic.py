@@ -47,6 +47,11 @@ class LRUDict(Generic[T]):
         self[name]  # makes room
         self._items[name] = value
 
+    def replace(self, name: str, value: T) -> None:
+        """`put` for a name that is there."""
+        self._items[name] = value
+        self._items.move_to_end(name)
+
 
 class RouteDurations:
     """A moving average of the duration of each route, for `Retry-After`."""
@@ -60,8 +65,10 @@ class RouteDurations:
     def observe(self, target: str, seconds: float) -> None:
         with self._lock:
             before = self._average.peek(target)
-            now = seconds if before is None else before + self.WEIGHT * (seconds - before)
-            self._average.put(target, now)
+            if before is None:
+                self._average.put(target, seconds)
+            else:
+                self._average.replace(target, before + self.WEIGHT * (seconds - before))
 
     def retry_after(self, target: str, lease: float) -> int:
         """Whole seconds, at least one, at most the lease: by then the request is finished or abandoned."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from retrysafe.core.ops import value_class
@@ -39,6 +40,52 @@ class HeaderView(Mapping[str, str]):
         return f"HeaderView({', '.join(self._values)})"  # only the names: values are often secrets
 
 
+class RawHeaderView(HeaderView):
+    """The headers of an ASGI scope. Text is made of those that are asked for: most requests need two or three."""
+
+    __slots__ = ("_pairs", "_raw")
+
+    def __init__(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        self._pairs = pairs
+        self._raw: dict[bytes, bytes] | None = None
+
+    def _joined(self) -> dict[bytes, bytes]:
+        joined = self._raw
+        if joined is None:
+            joined = self._raw = {}
+            for name, value in self._pairs:
+                name = name.lower()
+                joined[name] = joined[name] + b", " + value if name in joined else value
+        return joined
+
+    def get(self, name: str, default: Any = None) -> Any:
+        found = self._joined().get(_encode_name(name))
+        return default if found is None else found.decode("latin-1")
+
+    def __getitem__(self, name: str) -> str:
+        found = self._joined().get(_encode_name(name))
+        if found is None:
+            raise KeyError(name.lower())
+        return found.decode("latin-1")
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and _encode_name(name) in self._joined()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([name.decode("latin-1") for name in self._joined()])
+
+    def __len__(self) -> int:
+        return len(self._joined())
+
+    def __repr__(self) -> str:
+        return f"HeaderView({', '.join(self)})"
+
+
+@lru_cache(256)
+def _encode_name(name: str) -> bytes:
+    return name.lower().encode("latin-1", "replace")
+
+
 @value_class
 class RequestView:
     """A request as the user's callables see it. `raw` is the ASGI scope or the WSGI environ."""
@@ -60,7 +107,7 @@ def view_from_scope(scope: Mapping[str, Any]) -> RequestView:
         scope["method"].upper(),
         scope["path"],
         scope.get("query_string", b"").decode("latin-1"),
-        HeaderView([(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]),
+        RawHeaderView(scope["headers"]),
         client[0] if client else "",
         scope,
     )
