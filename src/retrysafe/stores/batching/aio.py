@@ -16,6 +16,7 @@ from retrysafe.stores.batching.queue import (
     MAX_IN_FLIGHT_BATCHES,
     MAX_QUEUED_OPS,
     MIN_BATCH_OPS,
+    NOBODY,
     QUEUE_TIMEOUT_SECONDS,
     SEND_UNBATCHED,
     SLOW_BATCH_SECONDS,
@@ -25,6 +26,7 @@ from retrysafe.stores.batching.queue import (
     build_queues,
     compute_batch_limit,
     deliver_all,
+    deliver_to_followers,
     fail_all,
     ignore_batch,
     queue_full_error,
@@ -40,7 +42,7 @@ R = TypeVar("R")
 class AsyncPending:
     """An operation whose caller awaits the reply."""
 
-    __slots__ = ("future", "op", "send_alone", "since")
+    __slots__ = ("followers", "future", "op", "send_alone", "since")
 
     def __init__(
         self,
@@ -52,6 +54,7 @@ class AsyncPending:
         self.op = op
         self.future = future
         self.since = since
+        self.followers = NOBODY
         self.send_alone = send_alone
         """What SEND_UNBATCHED calls, if the caller cannot send the operation itself."""
 
@@ -61,6 +64,9 @@ class AsyncPending:
         return self.future.done()
 
     def deliver(self, result: Result) -> None:
+        if self.followers is not NOBODY:
+            followers, self.followers = self.followers, NOBODY
+            deliver_to_followers(followers, result)
         if self.future.done():
             return
         if isinstance(result, BaseException):

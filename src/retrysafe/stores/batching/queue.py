@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from retrysafe.core.ops import Claim, Complete, Op, Release, Renew, Withdraw
+from retrysafe.core.ops import Claim, ClaimReply, Complete, Op, Release, Renew, Withdraw
+from retrysafe.core.shared_claims import can_follow, share_reply
 from retrysafe.errors import StoreOutage, StoreUnavailable, StoreUnclear, StoreUnreachable
 from retrysafe.stores.base import Capabilities
 
@@ -32,6 +33,9 @@ SEND_UNBATCHED = object()
 
 Result = Any | BaseException
 
+NOBODY: list[Any] = []
+"""The followers of an operation that has none, shared by all of them and never changed."""
+
 
 class PendingItem(Protocol):
     """An operation in a queue, and where its reply is delivered."""
@@ -39,6 +43,9 @@ class PendingItem(Protocol):
     op: Op[Any]
     since: float
     """When the operation joined the queue, on the monotonic clock."""
+    followers: list[Any]
+    """Claims of the same key that are answered by this one's reply (core/shared_claims.py). NOBODY while there are
+    none."""
 
     @property
     def left(self) -> bool: ...
@@ -66,10 +73,10 @@ def build_queues(declared: Capabilities, make: Callable[[int], Q]) -> dict[type[
 
 
 def take_batch(queue: deque[P], limit: int, now: float) -> list[P]:
-    """Take the next batch: at most `limit` operations, in order, and one operation per key. Operations that waited too
-    long get a timeout error."""
+    """Take the next batch: at most `limit` operations, in order, and one operation per key. Claims of one key are one
+    operation: the first of them leads, the others follow it. Operations that waited too long get a timeout error."""
     batch: list[P] = []
-    seen: set[bytes] = set()
+    seen: dict[bytes, P] = {}
     put_back: list[P] = []
     while queue and len(batch) < limit and len(put_back) < limit:
         pending = queue.popleft()
@@ -78,13 +85,34 @@ def take_batch(queue: deque[P], limit: int, now: float) -> list[P]:
             continue
         if now - pending.since > QUEUE_TIMEOUT_SECONDS:
             pending.deliver(queue_timeout_error())
-        elif record_id in seen:
-            put_back.append(pending)
-        else:
-            seen.add(record_id)
+        elif record_id not in seen:
+            seen[record_id] = pending
             batch.append(pending)
+        elif _follows(pending.op, seen[record_id].op):
+            leader = seen[record_id]
+            if leader.followers is NOBODY:
+                leader.followers = []
+            leader.followers.append(pending)
+        else:
+            put_back.append(pending)
     queue.extendleft(reversed(put_back))
     return batch
+
+
+def _follows(op: Op[Any], leader: Op[Any]) -> bool:
+    return type(op) is Claim and type(leader) is Claim and can_follow(op, leader)
+
+
+def deliver_to_followers(followers: Sequence[PendingItem], result: Result) -> None:
+    """Tell each follower its share of the leader's reply. After an outage they fail, too; otherwise a follower without
+    a share sends its claim itself."""
+    if isinstance(result, StoreOutage):
+        fail_all(followers, result)
+        return
+    for pending in followers:
+        op: Any = pending.op
+        shared = share_reply(op, result) if isinstance(result, ClaimReply) else None
+        pending.deliver(SEND_UNBATCHED if shared is None else shared)
 
 
 def compute_batch_limit(waiting: int, in_flight_ops: int, max_in_flight: int, limit: int) -> int:

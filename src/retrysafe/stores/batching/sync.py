@@ -16,6 +16,7 @@ from retrysafe.stores.batching.queue import (
     MAX_IN_FLIGHT_BATCHES,
     MAX_QUEUED_OPS,
     MIN_BATCH_OPS,
+    NOBODY,
     QUEUE_TIMEOUT_SECONDS,
     SEND_UNBATCHED,
     SLOW_BATCH_SECONDS,
@@ -25,6 +26,7 @@ from retrysafe.stores.batching.queue import (
     build_queues,
     compute_batch_limit,
     deliver_all,
+    deliver_to_followers,
     fail_all,
     ignore_batch,
     queue_full_error,
@@ -43,17 +45,21 @@ YIELD_SECONDS = 1e-6
 class SyncPending:
     """An operation whose thread waits: for the reply, or to become the leader of the next batch."""
 
-    __slots__ = ("delivered", "leads", "left", "op", "result", "signal", "since")
+    __slots__ = ("delivered", "followers", "leads", "left", "op", "result", "signal", "since")
 
     def __init__(self, op: Op[Any]) -> None:
         self.op = op
         self.since = time.monotonic()
         self.signal = threading.Lock()
         self.signal.acquire()
+        self.followers = NOBODY
         self.leads = self.left = self.delivered = False
         self.result: Result = None
 
     def deliver(self, result: Result) -> None:
+        if self.followers is not NOBODY:
+            followers, self.followers = self.followers, NOBODY
+            deliver_to_followers(followers, result)
         if not self.delivered:  # after a crash, an error is delivered to the whole batch
             self.delivered = True
             self.result = result

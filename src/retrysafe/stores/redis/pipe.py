@@ -2,9 +2,9 @@
 
 When nothing is in flight, a command is written at once. Other commands of the same turn of the event loop go out in one
 write at the end of the turn, without waiting for earlier replies. Operations that one run of a script can do become one
-command. So concurrent calls share a script run, a write, a read and (if the server syncs its log once per turn) a
-commit. With many callers, a part of the commands goes out before the turn ends. With a single write for all, server and
-client would idle in turns, each waiting for the whole batch of the other.
+command; claims of one key are one operation. So concurrent calls share a script run, a write, a read and (if the server
+syncs its log once per turn) a commit. With many callers, a part of the commands goes out before the turn ends. With a
+single write for all, server and client would idle in turns, each waiting for the whole batch of the other.
 
 The connection is redis-py's: redis-py resolves the name, connects, starts TLS, logs in and selects the database. Then
 the transport gets our protocol, and hiredis parses the replies. docs/decisions/0010-redis-wire.md says why, and what
@@ -18,7 +18,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from retrysafe.core.ops import Op
+from retrysafe.core.ops import Claim, Op
+from retrysafe.core.shared_claims import can_follow, share_reply
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.base import EXECUTE_INSTEAD
 from retrysafe.stores.redis.aconnection import abort_transport
@@ -54,27 +55,32 @@ def can_pipe(pool: Any) -> bool:
 class PendingOp:
     """One operation and the caller that waits for its reply."""
 
-    __slots__ = ("future", "op", "packed", "read")
+    __slots__ = ("followers", "future", "op", "packed", "read")
 
     def __init__(self, op: Op[Any], packed: PackedOp, read: ReadReply, future: asyncio.Future[Any]) -> None:
+        self.followers: list[PendingOp] = []
+        """Claims of the same key that this one's reply answers (core/shared_claims.py)."""
         self.op = op
         self.packed = packed
         self.read = read
         self.future = future
 
     def deliver(self, response: Any) -> None:
-        """Give the caller its reply. After an error nothing was done: the server refused the operation."""
-        if self.future.done():
-            return
-        if isinstance(response, Exception):
-            self.future.set_result(EXECUTE_INSTEAD)
-            return
-        try:
-            reply = self.read(self.op, response)
-        except Exception as error:  # a record that cannot be read is its caller's concern, not the connection's
-            self.future.set_exception(error)
-        else:
+        """Give the caller its reply, and each follower its share. After an error nothing was done: the server refused
+        the operation."""
+        reply: Any = EXECUTE_INSTEAD
+        if not isinstance(response, Exception) and (self.followers or not self.future.done()):
+            try:
+                reply = self.read(self.op, response)
+            except Exception as error:  # a record that cannot be read is its caller's concern, not the connection's
+                if not self.future.done():
+                    self.future.set_exception(error)
+        if not self.future.done():
             self.future.set_result(reply)
+        for follower in self.followers:
+            shared = None if reply is EXECUTE_INSTEAD else share_reply(follower.op, reply)  # type: ignore[arg-type]
+            if not follower.future.done():
+                follower.future.set_result(EXECUTE_INSTEAD if shared is None else shared)
 
 
 class ScriptBatch:
@@ -89,12 +95,14 @@ class ScriptBatch:
     def deliver(self, reply: Any) -> int:
         """Give each operation its part of the reply. Returns how many operations are finished."""
         replies = split_replies(reply, len(self.operations), many=True)
+        finished = 0
         for operation, own in zip(self.operations, replies, strict=True):
             operation.deliver(own)
-        return len(replies)
+            finished += 1 + len(operation.followers)
+        return finished
 
     def futures(self) -> list[asyncio.Future[Any]]:
-        return [operation.future for operation in self.operations]
+        return [each.future for operation in self.operations for each in (operation, *operation.followers)]
 
 
 class PendingCommands:
@@ -222,11 +230,17 @@ class Pipe:
         loop = asyncio.get_running_loop()
         now, data = loop.time(), []
         groups: dict[ScriptGroup, list[PendingOp]] = {}
+        leaders: dict[bytes, PendingOp] = {}
         unsent, self._unsent = self._unsent, deque()
         for pending in unsent:
             if pending.future.done():  # its caller was cancelled before it was sent
                 self._count -= 1
             elif isinstance(pending, PendingOp):
+                if type(pending.op) is Claim:
+                    leader = leaders.setdefault(pending.op.id, pending)
+                    if leader is not pending and can_follow(pending.op, leader.op):  # type: ignore[arg-type]  # a Claim
+                        leader.followers.append(pending)
+                        continue
                 groups.setdefault(pending.packed[0], []).append(pending)
             else:
                 pending.since = now
