@@ -263,7 +263,7 @@ def test_a_batch_that_meets_others_again_and_again_is_sent_one_by_one(place: Pla
             names = {"function": sql.Identifier(unique("refuse_")), "table": sql.Identifier(f"{place.table}_keys")}
             admin.execute(sql.SQL(REFUSE_BATCHES).format(**names))
         batch = [claim(key, now=None) for key in ("a", "b", "c")]
-        with pytest.raises(BatchRefused, match="serialization failures in a row to this batch; .* one by one"):
+        with pytest.raises(BatchRefused, match=r"serialization failures in a row to this batch; .* one by one"):
             do.many(batch)
         assert [do(lookup(op, now=None)).record for op in batch] == [None] * 3
         assert all(do(op).granted for op in batch)
