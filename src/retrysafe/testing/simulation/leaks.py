@@ -39,7 +39,7 @@ def find_timers(loop: SimulatedLoop, host: Host) -> Iterator[str]:
     heartbeat has one timer for all calls, which goes off once more, finds nothing to do and is not set again."""
     beats: set[int] = set()
     for _, _, call, where in loop._timers:
-        if where is not host or not call._when or call._cancelled:
+        if where is not host or not call._when or call.cancelled():
             continue
         name, whose = getattr(call._callback, "__qualname__", ""), id(getattr(call._callback, "__self__", None))
         left = call._when - host.monotonic(loop.now)
