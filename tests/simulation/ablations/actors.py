@@ -17,7 +17,7 @@ from retrysafe.core.states import State
 from retrysafe.engine import orphaned_claims
 from retrysafe.errors import NotNow
 from retrysafe.jobs.task import FencedTask
-from retrysafe.operations import local, operation, undoing
+from retrysafe.operations import local, operation
 from retrysafe.operations.run import OperationRun
 from retrysafe.stores.sql.receipts import load_receipts
 from retrysafe.testing.simulation import local_shop, queue_shop, ways_shop, webhook_shop
@@ -51,16 +51,6 @@ def _leave_the_point_out() -> AbstractContextManager[Any]:
         return result, journal, answer
 
     return mock.patch.object(local, "commit_with_store", commit)
-
-
-def _bar_nobody() -> AbstractContextManager[Any]:
-    """An owner that was taken over commits a local step after the undo."""
-
-    def block_late_owner(run: OperationRun) -> Any:
-        return
-        yield
-
-    return mock.patch.object(undoing, "block_late_owner", block_late_owner)
 
 
 def _lose_what_was_accepted() -> AbstractContextManager[Any]:
@@ -201,9 +191,6 @@ QUEUES, WEBHOOKS = Situation(queue_shop.SCENARIO), Situation(webhook_shop.SCENAR
 ABLATIONS = (
     Ablation("receipts that nobody finds", "I16 phase once", _name_receipts_anew, ELSEWHERE),
     Ablation("rows without their recovery point", "I16 phase once", _leave_the_point_out, TOGETHER),
-    Ablation(
-        "a late owner is not barred", "told the truth", _bar_nobody, Situation(local_shop.ELSEWHERE, ("rows_saga",))
-    ),
     Ablation(
         "an accepted run is dropped",
         "I30 convergence",

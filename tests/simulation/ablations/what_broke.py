@@ -59,7 +59,6 @@ PUT_BACK: dict[str, tuple[str, ...]] = {
     'A person who said "it did not happen" of a step whose key': ("a person is not believed past the life of a key",),
     "where the store is not in the user's database, an undo that could not bar": (
         "a conflict with a late owner is told as it came",
-        "a late owner is not barred",
     ),
     "a finished operation whose record had expired": ("a resume begins what has expired",),
     "an operation submitted long ago and resumed by id": ("a key ages while its run waits for a worker",),
@@ -88,7 +87,10 @@ SEALED = "what is encrypted: the simulation runs with the standard library alone
 STOPPED = "a process that stops in order: simulated processes are killed, which leaves more behind"
 REFUSED = "a mistake in the set-up that is refused before anything runs"
 DELAY = "it only came later than it could: the rule about the end of a history counts in hours"
-RARE = "three events within one second, in one order: the test that the line names builds it"
+BARRED = (
+    "an owner that wakes up inside its transaction: the simulated database has ended that session by then, as a server "
+    "with a time limit for idle transactions does, and the check of the fence stops the next one"
+)
 
 NOT_SIMULATED: dict[str, tuple[str, ...]] = {
     THREADS: (
@@ -199,6 +201,6 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "after a rollback of the application to older code",
         "a worker whose policy has a lease of exactly 10 s",
     ),
-    RARE: ("an undo that was killed between its first commit and the receipts",),
+    BARRED: ("an undo that was killed between its first commit and the receipts",),
 }
 """Lines that have no ablation, by the reason."""
