@@ -48,7 +48,7 @@ def build_request(scope: Scope, body: bytes) -> Request:
 
 
 async def _read_body(receive: Receive) -> bytes | None:
-    body = b""
+    body: bytes = b""
     while True:
         message = await receive()
         if message["type"] != "http.request":

@@ -52,10 +52,12 @@ class Visit:
 
     def find_record(self, digits: str, action: str = LOOK) -> Record:
         """The record of this id, if it belongs to the application and the operator may see it."""
+        record: Record | None = None
         try:
-            record = self.session.execute(Lookup(bytes.fromhex(digits))).record if len(digits) == 64 else None
+            if len(digits) == 64:
+                record = self.session.execute(Lookup(bytes.fromhex(digits))).record
         except ValueError:
-            record = None
+            pass  # not the digits of an id
         if record is None or record.namespace not in self.console.namespaces or not self.may(LOOK, record):
             raise NotFound(f"there is no record {digits[:64]!r} in namespace {self.session.namespace!r}")
         if action != LOOK:

@@ -440,10 +440,10 @@ def check_options(step: str, kind: str, options: dict[str, Any]) -> None:
             f"local step {step!r} takes no `{ignored[0]}`, which is for calls to other systems; if it must end in "
             "time, set a statement timeout in your database"
         )
-    ignored = [name for name in ("tries", "backoff") if name in options and options[name] not in (1, ())]
-    if kind == "foreign" and options.get("repeatable") is False and ignored:
+    unused = [name for name in ("tries", "backoff") if name in options and options[name] not in (1, ())]
+    if kind == "foreign" and options.get("repeatable") is False and unused:
         raise OperationError(
-            f"step {step!r}: {ignored[0]}={options[ignored[0]]!r} has no effect with repeatable=False, which is sent "
+            f"step {step!r}: {unused[0]}={options[unused[0]]!r} has no effect with repeatable=False, which is sent "
             "once; leave it out"
         )
 

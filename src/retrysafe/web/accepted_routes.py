@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from retrysafe.policy import Policy
 from retrysafe.web.settings import Settings
 
 MAX_WARNED_TARGETS = 100
 _MARK = "_retrysafe_accepts"
+V = TypeVar("V")
 _log = logging.getLogger("retrysafe.web")
 
 
-def mark_accepting(view: Any, policy: Policy | None) -> Any:
+def mark_accepting(view: V, policy: Policy | None) -> V:
     """Mark a protected view whose own policy answers 202. `functools.wraps` hands the mark on to decorators above."""
     if policy is not None and policy.busy == "accepted":
         setattr(view, _MARK, True)
