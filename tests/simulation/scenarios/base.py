@@ -117,7 +117,7 @@ async def reply_to(call: Awaitable[Any]) -> ClientReply:
     except OutcomeUnknown:
         return ClientReply(500, b"unknown")
     except StoredFailure:
-        return ClientReply(500, b"failed")
+        return ClientReply(500, b"failed", stored=True)
     except AnswerGone:
         return ClientReply(410, b"")
     except (RetrySafeError, TimeoutError, ConnectionError) as error:
