@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,17 @@ def main() -> None:
     found = find_chromium()
     with tempfile.TemporaryDirectory() as folder, RetrySafe(f"sqlite:///{folder}/shop.db", namespace="shop") as safe:
         safe.migrate()
-        world = fill(safe)
+        long_ago = time.time() - 15 * 60
+        world = fill(safe, long_ago)
         for number in range(6):
             safe.store.execute(
-                claim(f"order-7{number}", scope="acme", target="POST /payments", namespace="shop", now=2e6)
+                claim(
+                    f"order-7{number}",
+                    scope="acme",
+                    target="POST /payments",
+                    namespace="shop",
+                    now=long_ago + 60 * number,
+                )
             )
 
         @safe.once("n:{n}")

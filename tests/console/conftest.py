@@ -28,15 +28,15 @@ class World(NamedTuple):
     run: Record
 
 
-def fill(safe: RetrySafe) -> World:
-    """One key in each state. `LONG_AGO`: a lease that lapsed."""
+def fill(safe: RetrySafe, long_ago: float = LONG_AGO) -> World:
+    """One key in each state. `long_ago`: when the owners began whose lease has lapsed."""
     do = safe.store.execute
     names = {"namespace": safe.namespace, "scope": "acme", "target": "POST /payments"}
-    uncertain = do(claim("order-7", now=LONG_AGO, **names)).record
+    uncertain = do(claim("order-7", now=long_ago, **names)).record
     lapsed = do(
         claim(
             "import-3", scope="importer", on_lapse="rerun", kind="function", target="load", namespace=safe.namespace,
-            now=LONG_AGO,
+            now=long_ago,
         )
     )  # fmt: skip
     working = do(claim("order-8", lease=3600, now=None, **names))

@@ -52,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.port < 65536:
         raise UsageError(f"--port {args.port}: give a port from 0 to 65535")
     try:
-        from retrysafe.console import Console, Operator
+        from retrysafe.console.access import Operator
+        from retrysafe.console.console import Console
         from retrysafe.console.loopback import HOST, LOGIN_PATH, LoopbackApp, OneTimeLogin, open_server
     except ModuleNotFoundError as error:
         if error.name not in ("jinja2", "markupsafe"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -53,11 +54,9 @@ class Visit:
     def find_record(self, digits: str, action: str = LOOK) -> Record:
         """The record of this id, if it belongs to the application and the operator may see it."""
         record: Record | None = None
-        try:
+        with suppress(ValueError):  # no digits
             if len(digits) == 64:
                 record = self.session.execute(Lookup(bytes.fromhex(digits))).record
-        except ValueError:
-            pass  # not the digits of an id
         if record is None or record.namespace not in self.console.namespaces or not self.may(LOOK, record):
             raise NotFound(f"there is no record {digits[:64]!r} in namespace {self.session.namespace!r}")
         if action != LOOK:

@@ -36,7 +36,7 @@ class Counts(NamedTuple):
 
 def count_claims(figures: Figures) -> Counts:
     found = dict.fromkeys(OUTCOMES, 0)
-    for (name, _), number in list(figures.counts.items()):
+    for name, _, number in figures.list_counts():
         if name in found:
             found[name] += number
     return Counts(found)
