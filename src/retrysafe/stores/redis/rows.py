@@ -18,6 +18,7 @@ Python's `struct` wrote. Text is UTF-8, lone surrogates included, because an err
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from struct import Struct, error, pack, unpack_from
 from typing import cast, get_args
 
@@ -25,6 +26,8 @@ from retrysafe.core.ops import Claim
 from retrysafe.core.records import Answer, Fingerprint, Gone, Headers, Record, past_tokens, unpack_tokens
 from retrysafe.errors import CorruptRecord
 from retrysafe.stores.redis.layout import LAPSE_CODES, STATE_CODES
+
+MAX_REMEMBERED_HEADERS = 128
 
 BORN_PARTS = ("fingerprint", "namespace", "kind", "scope", "key", "target", "run")
 """The parts of field `b`, in order. list.lua filters by their numbers."""
@@ -169,7 +172,9 @@ def _decode_answer(data: bytes) -> Answer:
     return Answer(status, data[body_start:], _decode_headers(data[headers_start:body_start]), cast(Gone, gone))
 
 
+@lru_cache(MAX_REMEMBERED_HEADERS)
 def _decode_headers(data: bytes) -> Headers:
+    """Cached: the answers of an application mostly have the same headers."""
     (count,) = _COUNT.unpack_from(data)
     start = _COUNT.size * (1 + count)
     words = _decode_texts(data, unpack_from(f">{count}I", data, _COUNT.size), start)
@@ -179,9 +184,15 @@ def _decode_headers(data: bytes) -> Headers:
 def _decode_texts(data: bytes, sizes: Iterable[int], start: int) -> list[str]:
     """Split joined words by their sizes. They must end exactly at the end of the data."""
     words = []
-    for size in sizes:
-        words.append(_decode_text(data[start : start + size]))
-        start += size
+    if data.isascii():  # nearly always: then one text is decoded, and sizes in bytes are sizes in characters
+        text = data.decode("ascii")
+        for size in sizes:
+            words.append(text[start : start + size])
+            start += size
+    else:
+        for size in sizes:
+            words.append(_decode_text(data[start : start + size]))
+            start += size
     if start != len(data):
         raise ValueError(f"{len(data)} bytes instead of {start}")
     return words
