@@ -46,7 +46,7 @@ class RawHeaderView(HeaderView):
     __slots__ = ("_pairs", "_raw")
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        self._pairs = pairs
+        self._pairs = tuple(pairs)  # as they are now: an application may change its scope
         self._raw: dict[bytes, bytes] | None = None
 
     def _joined(self) -> dict[bytes, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from itertools import combinations, pairwise
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retrysafe.core import fingerprint
 from retrysafe.core.fingerprint import (
     CANONICAL_LIMIT_BYTES,
     fingerprint_body,
@@ -17,6 +19,7 @@ from retrysafe.core.fingerprint import (
     fingerprint_text,
     media_type,
 )
+from retrysafe.core.keys import frame
 from retrysafe.core.records import Fingerprint
 
 JSON = "application/json"
@@ -28,6 +31,29 @@ def of(body: bytes | str, content_type: str = JSON) -> Fingerprint:
 
 
 # JSON --------------------------------------------------------------------------------------------
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@given(PLAIN)
+def test_the_encoder_that_is_made_once_writes_what_json_writes(value: Any) -> None:
+    assert fingerprint._write(value) == json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def test_without_the_encoder_in_c_the_plain_one_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json.encoder, "c_make_encoder", None)
+    assert fingerprint._build_writer()({"b": [1], "a": "é"}) == fingerprint._write({"b": [1], "a": "é"})
+
+
+@given(st.text(max_size=600), st.text(max_size=20))
+def test_a_remembered_head_is_the_head(path: str, query: str) -> None:
+    head = frame("POST", path, query, JSON, "json1", fingerprint_body(JSON, [b"{}"]).digest)
+    for _ in range(2):
+        assert fingerprint_http("post", path, query, JSON, [b"{}"]).digest == hashlib.sha256(head).digest()
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ from retrysafe import Policy
 from retrysafe.errors import MalformedKey, UsageError
 from retrysafe.web import problems
 from retrysafe.web.asgi import IdempotencyMiddleware
-from retrysafe.web.capture import DROPPED, DroppedHeaders
+from retrysafe.web.capture import DROPPED, BadHeader, DroppedHeaders, read_raw_headers
 from retrysafe.web.key_header import KeyRule, quote_key, read_key
 from retrysafe.web.key_usage import MAX_CLIENTS, KeyUsageStats, hash_client
 from retrysafe.web.problems import Codes
-from retrysafe.web.routes import PROTECTED_METHODS, Route, RouteTable
+from retrysafe.web.routes import MAX_REMEMBERED_PATHS, PROTECTED_METHODS, Route, RouteTable
 from retrysafe.web.status import StatusToken
 from retrysafe.web.traffic import Quota, Quotas, RouteDurations, SlidingWindowSum, Waiters
-from retrysafe.web.view import HeaderView, view_from_environ, view_from_scope
+from retrysafe.web.view import HeaderView, RawHeaderView, view_from_environ, view_from_scope
 from tests.web.unit.harness import Counting, World, call, scope_of, who
 
 # Routes -------------------------------------------------------------------------------------------
@@ -27,6 +27,19 @@ from tests.web.unit.harness import Counting, World, call, scope_of, who
 
 def routes(listed: dict[str, Any]) -> RouteTable:
     return RouteTable(Policy(), listed, PROTECTED_METHODS, None)
+
+
+def test_remembered_paths_are_bounded() -> None:
+    table = routes({"POST /orders/{id}": Policy(lease=1), "POST /left": None})
+    for number in range(3 * MAX_REMEMBERED_PATHS):
+        found = table.find("POST", f"/orders/{number}")
+        assert found is not None
+        assert found is table.find("POST", f"/orders/{number}")
+    assert len(table._found) <= MAX_REMEMBERED_PATHS
+    long = "/" + "x" * 5_000
+    assert table.find("POST", long) is not None
+    assert ("POST", long) not in table._found
+    assert table.find("POST", "/left") is table.find("POST", "/left") is None
 
 
 def test_a_route_is_found_by_method_and_path() -> None:
@@ -151,6 +164,29 @@ def test_views_are_alike_in_both_colours() -> None:
     assert one.headers["Content-Type"] == "text/plain"
     assert HeaderView([("A", "1"), ("a", "2")])["a"] == "1, 2"
     assert "secret" not in repr(HeaderView([("authorization", "secret")]))
+
+
+def test_headers_of_a_scope_are_read_as_any_others() -> None:
+    pairs = [("A", "1"), ("b", "caf\xe9"), ("a", "2"), ("authorization", "secret")]
+    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
+    mine, others = RawHeaderView(raw), HeaderView(pairs)
+    raw.clear()
+    assert dict(mine) == dict(others), "and what happens to the scope later does not matter"
+    assert (len(mine), list(mine), repr(mine)) == (len(others), list(others), repr(others))
+    for name in ("A", "a", "B", "none", "\u20ac"):
+        assert (mine.get(name, "-"), name in mine) == (others.get(name, "-"), name in others)
+    with pytest.raises(KeyError):
+        mine["none"]
+
+
+def test_the_headers_of_an_answer_are_checked_as_they_are_read() -> None:
+    raw = [(b"Content-Type", b"text/event-stream; charset=utf-8"), (b"x-a", b"caf\xe9")]
+    assert read_raw_headers(raw) == ([("Content-Type", "text/event-stream; charset=utf-8"), ("x-a", "caf\xe9")], True)
+    assert read_raw_headers([(b"content-type", b"text/plain")]) == ([("content-type", "text/plain")], False)
+    assert read_raw_headers([(b"x-a", b"text/event-stream")])[1] is False
+    for bad in ((b"x-a", b"1\r\nx-b: 2"), (b"x-a", b"\0"), (b"x a", b"1"), (b"", b"1"), (b"x-a\n", b"1")):
+        with pytest.raises(BadHeader, match="line break or a bad name"):
+            read_raw_headers([bad])
 
 
 # Keys ---------------------------------------------------------------------------------------------
