@@ -97,8 +97,6 @@ class Figures:
         self.store_calls = Histogram("store", STORE_SECONDS, self)
         self._store_times: dict[type, list[float]] = {}
         """Times of operations that succeeded, by their class, that are not in `store_calls` yet."""
-        self._max_unsorted = MAX_UNSORTED_TIMES
-        self._sorting = threading.Lock()
         self.outbox_delay = Histogram("outbox_delay", DELAY_SECONDS, self)
         self.batches = Histogram("batch", BATCH_SIZES, self)
         self.gauges: dict[tuple[str, Labels], float] = {}
@@ -141,9 +139,8 @@ class Figures:
 
     def add_tap(self, tap: Tap) -> None:
         """Call `tap` with each figure from now on."""
-        self.sort_store_times()  # earlier ones are not for this tap
         self.taps.append(tap)
-        self._max_unsorted = 1
+        self.observe_store = self._observe_store_at_once  # type: ignore[method-assign]  # a tap does not wait
 
     def expect_runs(self, operation: str) -> None:
         """Count the runs of an operation from zero (FROM_ZERO says why)."""
@@ -179,30 +176,24 @@ class Figures:
         except KeyError:
             times = self._store_times.setdefault(op, [])
         times.append(seconds)
-        # If another thread sorts just now, the times wait for the next call. A signal handler may also come here while
-        # this thread sorts: it must not wait.
-        if len(times) >= self._max_unsorted and self._sorting.acquire(blocking=False):
-            try:
-                self._sort_times(op, times)
-            finally:
-                self._sorting.release()
+        if len(times) >= MAX_UNSORTED_TIMES:
+            self._sort_times(op, times)
+
+    def _observe_store_at_once(self, op: type, seconds: float) -> None:
+        self.store_calls.observe((op.__name__, ""), seconds)
 
     def sort_store_times(self) -> None:
         """Put all times of the store into their buckets."""
-        if self._sorting.acquire(timeout=1.0):
-            try:
-                for op, times in list(self._store_times.items()):
-                    self._sort_times(op, times)
-            finally:
-                self._sorting.release()
+        for op, times in list(self._store_times.items()):
+            while times:
+                self._sort_times(op, times)
 
     def _sort_times(self, op: type, times: list[float]) -> None:
-        taken = times[:]
-        del times[: len(taken)]  # others may have added more since
+        """Put times into their buckets. Without a lock, which might be held by this very thread, interrupted by a
+        signal, or by a thread that a fork left behind. No thread is switched between the next two lines (see above)."""
+        taken = times[:MAX_UNSORTED_TIMES]
+        del times[:MAX_UNSORTED_TIMES]
         cells, above = self.store_calls.find_cells((op.__name__, "")), 0
-        if self.taps:
-            for seconds in taken:
-                self.tap("store", (op.__name__, ""), seconds)
         taken.sort()
         for place, bound in enumerate(STORE_SECONDS):
             below, above = above, bisect_right(taken, bound, above)

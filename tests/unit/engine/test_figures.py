@@ -175,14 +175,29 @@ def test_times_of_the_store_are_sorted_into_the_buckets_they_belong_to() -> None
     assert read(together, STORE_OPERATIONS).popitem()[1] == found  # reading takes nothing away
 
 
-def test_a_signal_handler_that_asks_the_store_while_times_are_sorted_does_not_wait() -> None:
-    figures = Figures()
-    with figures._sorting:  # as if this thread were sorting
-        for _ in range(2 * MAX_UNSORTED_TIMES):
+@pytest.mark.usefixtures("hasty")
+def test_times_are_sorted_while_others_are_added_and_while_somebody_looks() -> None:
+    figures, rounds = Figures(), 200
+    start = threading.Barrier(5)
+
+    def add() -> None:
+        start.wait()
+        for _ in range(rounds * 10):
             figures.observe_store(Claim, 0.001)
+
+    def look() -> None:
+        start.wait()
+        for _ in range(rounds):
+            figures.sort_store_times()
+
+    running = [threading.Thread(target=each) for each in (add, add, add, add, look)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
     (found,) = read(figures, STORE_OPERATIONS).values()
     assert isinstance(found, Buckets)
-    assert found.total == 2 * MAX_UNSORTED_TIMES
+    assert found.total == 4 * rounds * 10
 
 
 def test_a_label_has_so_many_values_and_the_rest_is_other() -> None:
