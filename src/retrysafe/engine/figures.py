@@ -198,8 +198,10 @@ class Figures:
         for place, bound in enumerate(STORE_SECONDS):
             below, above = above, bisect_right(taken, bound, above)
             cells[place] += above - below
-        cells[len(STORE_SECONDS)] += len(taken) - above
-        cells[-1] += sum(taken)
+        # Computed before: a call between the reading and the writing of a cell would let another thread in.
+        last, slowest, seconds = len(STORE_SECONDS), len(taken) - above, sum(taken)
+        cells[last] += slowest
+        cells[-1] += seconds
 
     def observe_store_error(self, op: type, seconds: float, error: str) -> None:
         """The store has failed; `error` is the class of its error."""
