@@ -40,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
     with open_session(args) as session:
         namespace, wanted = session.namespace, (args.record or "").lower()
         newest: list[AuditRow] = []
+        if not session.capabilities.lists_by_id:
+            print_note(f"no index of {session.capabilities.name} has audit rows: every record is read")
         for row in AuditSearch(session, report=make_progress_reporter()):
             if wanted and not any(each.startswith(wanted) for each in row.records):
                 continue
