@@ -66,7 +66,7 @@ def commit_whoever_owns_it(original: Any) -> Any:
         staging = Staging(attempt.record.run, change.name)
         result, text = yield from local.run_function(attempt, change, statements, staging)
         journal, answer = change.update_journal(result, text)
-        ops = [staging.build_op(attempt.record.namespace)] if staging.jobs else []
+        ops: list[Any] = [staging.build_op(attempt.record.namespace)] if staging.jobs else []
         ops.append(attempt.build_advance(journal))
         if answer is not None:
             ops.append(local.Complete(attempt.record.id, attempt.fence, answer))
@@ -88,7 +88,7 @@ def take_a_local_step_for_it(original: Any) -> Any:
 def keep_unnamed(original: Any) -> Any:
     """The name of a step that other code did not have is not read again."""
 
-    def read_journal(record: Any, steps: Any, rule: int) -> OperationJournal:
+    def read_journal(record: Any, steps: Any, rule: int) -> Any:
         return OperationJournal.decode(record.progress) if record.progress else original(record, steps, rule)
 
     return read_journal

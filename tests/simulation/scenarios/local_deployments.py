@@ -75,18 +75,16 @@ def declare_squeezed(node: AppHost, newer: bool) -> Any:
 
 def declare_became_local(node: AppHost, newer: bool) -> Any:
     operation = node.safe.operation("became_local")
-    if newer:
 
-        @operation.local
-        async def charge(tx: Any, purchase: str) -> int:
-            await tx.write(purchase, "charge by row")
-            return 0
+    async def charge_by_row(tx: Any, purchase: str) -> int:
+        await tx.write(purchase, "charge by row")
+        return 0
 
-    else:
+    async def charge_by_call(purchase: str, *, key: str) -> int:
+        return await node.provider.charge(purchase, key)
 
-        @operation.foreign(timeout=20)
-        async def charge(purchase: str, *, key: str) -> int:
-            return await node.provider.charge(purchase, key)
+    charge_by_row.__name__ = charge_by_call.__name__ = "charge"
+    charge: Any = operation.local(charge_by_row) if newer else operation.foreign(timeout=20)(charge_by_call)
 
     @operation.body
     async def place(purchase: str) -> Answer:
