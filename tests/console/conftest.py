@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+from uuid import uuid4
 
 import pytest
 
@@ -16,6 +17,7 @@ from retrysafe.errors import NotFinished, OutcomeUnknown
 from retrysafe.testing.builders import claim, complete, release
 
 LONG_AGO = 1_000_000.0
+JOB_ID = "0f3a9c010f3a9c010f3a9c010f3a9c01"
 
 
 class World(NamedTuple):
@@ -46,7 +48,8 @@ def fill(safe: RetrySafe, long_ago: float = LONG_AGO) -> World:
     do(release(given_up, "the provider said no", now=None))
     run = start_run(safe)
     if safe.store.capabilities.outbox:
-        stage_dead_letter(safe)
+        # Ids of jobs are unique in a store, whatever their namespace.
+        stage_dead_letter(safe, JOB_ID if safe.namespace == "default" else uuid4().hex)
     held = (uncertain, lapsed.record, working.record, done.record, given_up.record, run)
     return World(safe, *(_reread(safe, each) for each in held))
 
@@ -93,7 +96,7 @@ def start_run(safe: RetrySafe) -> Record:
     return found
 
 
-def stage_dead_letter(safe: RetrySafe, name: str = "0f3a9c010f3a9c010f3a9c010f3a9c01", topic: str = "receipts") -> None:
+def stage_dead_letter(safe: RetrySafe, name: str = JOB_ID, topic: str = "receipts") -> None:
     do = safe.store.execute
     do(Stage((Job(name, topic, b'{"to": "a@example.com"}'),), namespace=safe.namespace))
     (taken,) = do(TakeJobs(1, b"t" * 16, 60 * SECOND_MICROS, namespace=safe.namespace, topics=(topic,), others=False))
