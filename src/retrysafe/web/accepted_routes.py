@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 from retrysafe.policy import Policy
 from retrysafe.web.settings import Settings
 
+V = TypeVar("V")
+
 MAX_WARNED_TARGETS = 100
 _MARK = "_retrysafe_accepts"
 V = TypeVar("V")
