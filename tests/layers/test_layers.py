@@ -122,7 +122,7 @@ MAY: dict[str, tuple[str, ...]] = {
     "celery": ("jobs",),
     "logs": ("engine",),
     # Exporters read figures and traces. `__version__`: the version of what is measured.
-    **dict.fromkeys(("otel", "prometheus"), ("core", "engine", "otel", "__version__")),
+    **dict.fromkeys(("otel", "prometheus"), ("core", "engine", "errors", "otel", "__version__")),
     # The reference store is the oracle of the tests.
     "testing": (*BASE, *SEAM, "engine", "stores.memory", "testing"),
     # A simulated deployment runs all of it. stores.sql: its user's database, and the store in it, send real SQL.
