@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if error.name not in ("jinja2", "markupsafe"):
             raise
-        raise MissingDriver("console", "jinja2", "console") from error
+        raise MissingDriver("console", "jinja2", "console", "`retrysafe console`") from error
     with open_safe(args) as safe:
         login = OneTimeLogin(Operator(find_actor(args)))
         console = Console(
