@@ -192,6 +192,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
     STOPPED: ("`aclose()` waited for a claim",),
     REFUSED: ("Two receivers with one provider shared the ids",),
     DELAY: (
+        "a request that met a running operation got 409",
         "One tenant took all places among those who wait",
         "The worker's services ran one after the other",
         "What was committed waited for the next tick",
