@@ -36,13 +36,14 @@ def find_leaks(fleet: Fleet) -> Iterator[str]:
 
 def find_timers(loop: SimulatedLoop, host: Host) -> Iterator[str]:
     """Timers that the host itself has set: those of the network have a true time, and no time of the host's clock. The
-    heartbeat has one timer for all calls, which goes off once more, finds nothing to do and is not set again."""
+    heartbeat has one timer for all calls, which goes off once more, finds nothing to do and is not set again. A machine
+    that is suspended has no clock to compare with."""
     beats: set[int] = set()
     for _, _, call, where in loop._timers:
         if where is not host or not call._when or call.cancelled():
             continue
         name, whose = getattr(call._callback, "__qualname__", ""), id(getattr(call._callback, "__self__", None))
-        left = call._when - host.monotonic(loop.now)
+        left = call._when - host.monotonic(loop.now) if host.can_run(loop.now) else 0.0
         if name != HEARTBEAT or whose in beats or left > DEFAULT_LEASE_SECONDS:
             yield f"a timer for {name or call._callback!r} on {host.name} is still set, for {left:.0f} s"
         beats.add(whose)
