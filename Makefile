@@ -11,8 +11,8 @@ unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each woul
 help:           ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: setup-demo    ## serve the payments demo on http://127.0.0.1:8000 (PORT= changes it, RESET=1 starts over)
-	@exec $(PY) -m retrysafe.cli.main demo --port $(PORT) $(if $(RESET),--reset)
+demo: setup-demo    ## the demo in your browser, on http://127.0.0.1:8000 (PORT= and STORE= change it, RESET=1 starts over)
+	@exec $(PY) -m retrysafe.cli.main demo --port $(PORT) $(if $(STORE),--store $(STORE)) $(if $(RESET),--reset)
 
 test: setup     ## the whole suite, on real servers that it starts and stops by itself
 	@$(PY) -m pytest -n $(N) --dist loadgroup
@@ -56,6 +56,9 @@ bench-page: setup   ## the speed page and its charts, from the newest results
 
 pages: setup    ## write the generated pages of docs/ anew
 	@for page in $(PAGES) walks; do $(PY) -m tools.$$page || exit 1; done
+
+pictures: setup ## take the pictures of the demo for README and docs, in a real browser
+	@RETRYSAFE_PICTURES=docs/pictures $(PY) -m pytest -q tests/browser/test_demo.py -k pictures
 
 docs: setup-docs    ## build the documentation site in build/site; a warning is an error
 	@$(ZENSICAL) build --strict --clean
@@ -105,4 +108,4 @@ setup-docs:
 setup-demo:
 	@python3 tools/bootstrap.py demo
 
-.PHONY: help demo test coverage check fmt lint type bench bench-quick bench-full bench-page pages docs docs-serve twins soak proof proof-quick proof-simulation proof-stores proof-steady release-check lock setup setup-docs setup-demo
+.PHONY: help demo test coverage check fmt lint type bench bench-quick bench-full bench-page pages pictures docs docs-serve twins soak proof proof-quick proof-simulation proof-stores proof-steady release-check lock setup setup-docs setup-demo

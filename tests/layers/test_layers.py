@@ -117,6 +117,8 @@ MAY: dict[str, tuple[str, ...]] = {
     "web.django.management": ("cli", "web.django"),
     # The ends may also use the public names, as any user does.
     **dict.fromkeys(TOP, (*BASE, "stores", "engine", "transactions", *MIDDLE, *TOP, "__version__", *retrysafe.__all__)),
+    # The demo's application is written as a user would: with the name that people try first.
+    "demo.shop": ("fastapi", "worker", *retrysafe.__all__),
     # Adapters under the names that people try first.
     **dict.fromkeys(("fastapi", "starlette", "flask", "litestar", "quart", "django"), ("web",)),
     "celery": ("jobs",),
@@ -173,6 +175,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "hypothesis": ("testing/",),
     "fastapi": ("web/fastapi", "demo/", "console/"),
     "starlette": ("web/starlette", "web/fastapi", "webhooks/starlette", "demo/", "console/"),
+    "pydantic": ("demo/",),
     "litestar": ("web/litestar",),
     "quart": ("web/quart",),
     "flask": ("web/flask", "webhooks/flask.py", "cli/on_flask.py"),
@@ -183,7 +186,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "asgiref": ("web/django",),
     "rest_framework": ("web/django", "web/drf"),
     "uvicorn": ("demo/", "cli/", "console/"),
-    "httpx": ("client/httpx.py", "client/stripe.py", "cli/"),
+    "httpx": ("client/httpx.py", "client/stripe.py", "cli/", "demo/"),
     "anyio": ("client/httpx.py",),
     "requests": ("client/requests.py",),
     "urllib3": ("client/requests.py",),

@@ -1,54 +1,95 @@
-"""The demo's payment provider: a separate database file, and no use of retrysafe.
+"""The demo's payment provider: another company's service, in a process of its own. It does not use retrysafe.
 
-Like real providers it takes an idempotency key with each charge, and returns the first charge when it gets the key
-again. A client that sends no key is charged each time.
+Like real providers it takes an `Idempotency-Key` with each charge, and answers with the first charge when it gets the
+key again (200 instead of 201). A charge without a key is a new charge.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
 import sqlite3
-import threading
 import time
 from contextlib import closing
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-_SCHEMA = """
+from fastapi import FastAPI, Header, HTTPException, Response
+from pydantic import BaseModel
+
+SCHEMA = """
 CREATE TABLE IF NOT EXISTS charges (
     id text NOT NULL PRIMARY KEY,
     amount integer NOT NULL,
     currency text NOT NULL,
+    "order" text NOT NULL,
+    account text NOT NULL,
     idempotency_key text UNIQUE,
     created real NOT NULL
-)
+);
+CREATE TABLE IF NOT EXISTS receipts (idempotency_key text PRIMARY KEY, charge text NOT NULL);
+PRAGMA journal_mode = WAL;
 """
 
-_FIELDS = ("id", "amount", "currency", "idempotency_key", "created")
+INSERT_CHARGE = "INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (idempotency_key) DO NOTHING"
+
+IdempotencyKey = Annotated[str | None, Header()]
 
 
-class Provider:
-    """A payment provider that keeps its charges in SQLite."""
+class Charge(BaseModel):
+    amount: int
+    currency: str
+    order: str = ""
+    account: str = ""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.Lock()
-        with closing(self._connect()) as db:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute(_SCHEMA)
 
-    def charge(self, amount: int, currency: str, key: str | None) -> dict[str, Any]:
-        """Charge the card, once per key."""
-        new = (f"ch_{secrets.token_hex(8)}", amount, currency, key, time.time())
-        with self._lock, closing(self._connect()) as db, db:
-            db.execute("INSERT INTO charges VALUES (?, ?, ?, ?, ?) ON CONFLICT (idempotency_key) DO NOTHING", new)
-            found = db.execute("SELECT * FROM charges WHERE id = ? OR idempotency_key = ?", (new[0], key)).fetchone()
-        return dict(zip(_FIELDS, found, strict=True))
+class Receipt(BaseModel):
+    charge: str
 
-    def list_charges(self) -> list[dict[str, Any]]:
-        with closing(self._connect()) as db:
-            rows = db.execute("SELECT * FROM charges ORDER BY created").fetchall()
-        return [dict(zip(_FIELDS, row, strict=True)) for row in rows]
 
-    def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._path, timeout=30)
+def connect() -> sqlite3.Connection:
+    connection = sqlite3.connect(os.environ["PROVIDER_DB"], timeout=30)
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+with closing(connect()) as database:
+    database.executescript(SCHEMA)
+
+app = FastAPI(title="Provider")
+
+
+@app.post("/charges", status_code=201)
+def create_charge(wanted: Charge, response: Response, idempotency_key: IdempotencyKey = None) -> dict[str, Any]:
+    """Charge the card, once for each key."""
+    new = f"ch_{secrets.token_hex(8)}"
+    row = (new, wanted.amount, wanted.currency, wanted.order, wanted.account, idempotency_key, time.time())
+    with closing(connect()) as db, db:
+        db.execute(INSERT_CHARGE, row)
+        query = "SELECT * FROM charges WHERE id = ? OR idempotency_key = ?"
+        found = dict(db.execute(query, (new, idempotency_key)).fetchone())
+    if found["id"] != new:
+        response.status_code = 200
+    return found
+
+
+@app.get("/charges")
+def list_charges() -> list[dict[str, Any]]:
+    with closing(connect()) as db:
+        return [dict(row) for row in db.execute("SELECT * FROM charges ORDER BY created")]
+
+
+@app.get("/charges/{id}")
+def show_charge(id: str) -> dict[str, Any]:
+    with closing(connect()) as db:
+        found = db.execute("SELECT * FROM charges WHERE id = ?", (id,)).fetchone()
+    if found is None:
+        raise HTTPException(404, "no such charge")
+    return dict(found)
+
+
+@app.post("/receipts", status_code=201)
+def mail_receipt(receipt: Receipt, idempotency_key: IdempotencyKey = None) -> dict[str, str]:
+    """Mail a receipt, once for each key."""
+    with closing(connect()) as db, db:
+        db.execute("INSERT OR IGNORE INTO receipts VALUES (?, ?)", (idempotency_key, receipt.charge))
+    return {"charge": receipt.charge}

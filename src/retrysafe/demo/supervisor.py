@@ -1,0 +1,128 @@
+"""Starts the provider and the shop as processes. Kills the shop when asked to (SIGKILL), and restarts it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+
+from retrysafe.demo.bus import EventBus
+from retrysafe.demo.child import HOST
+from retrysafe.errors import UsageError
+
+START_SECONDS = 60.0
+STOP_SECONDS = 5.0
+
+
+class Child:
+    """One process. `address` is empty until it listens."""
+
+    def __init__(self, name: str, env: dict[str, str]) -> None:
+        self.name = name
+        self.address = ""
+        self._env = env
+        self._process: asyncio.subprocess.Process | None = None
+        self.listening = asyncio.Event()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    async def start(self) -> None:
+        pipe = asyncio.subprocess.PIPE
+        command = (sys.executable, "-m", "retrysafe.demo.child", self.name)
+        # A session of its own: Ctrl-C reaches the demo only, which then stops its children in order.
+        self._process = await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, env={**os.environ, **self._env}, start_new_session=True
+        )
+
+    async def read_reports(self) -> AsyncIterator[dict[str, Any]]:
+        """What the process reports, until it ends. Lines of anybody else (a warning that was printed) are skipped."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            fields = read_report(line)
+            if fields is None:
+                continue
+            if fields["what"] == "listening":
+                self.address = f"http://{HOST}:{fields['port']}"
+                self.listening.set()
+            yield fields
+        self.address = ""
+        self.listening.clear()
+        await self._process.wait()
+
+    def kill(self) -> int:
+        """SIGKILL: the process gets no chance to finish or to clean up."""
+        assert self._process is not None
+        self.address = ""
+        self._process.kill()
+        return self._process.pid
+
+    async def stop(self) -> None:
+        if self._process is None or self._process.returncode is not None:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+
+
+def read_report(line: bytes) -> dict[str, Any] | None:
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return None
+    return fields if isinstance(fields, dict) and "what" in fields else None
+
+
+async def wait_for_all(children: Iterable[Child]) -> None:
+    for child in children:
+        await child.listening.wait()
+
+
+class Supervisor:
+    def __init__(self, folder: Path, store: str, provider_address: str, bus: EventBus) -> None:
+        self._bus = bus
+        self.provider = Child("provider", {"PROVIDER_DB": str(folder / "provider.db")})
+        self.shop = Child("shop", {"RETRYSAFE_URL": store, "PROVIDER_URL": provider_address})
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
+
+    async def start(self) -> None:
+        children = (self.provider, self.shop)
+        self._tasks = [asyncio.create_task(self._keep_running(child)) for child in children]
+        ready = asyncio.create_task(wait_for_all(children))
+        ended = asyncio.FIRST_COMPLETED
+        done, _ = await asyncio.wait((ready, *self._tasks), timeout=START_SECONDS, return_when=ended)
+        if ready not in done:
+            ready.cancel()
+            await self.stop()
+            raise UsageError("the demo's server did not start; its own message is above")
+
+    async def _keep_running(self, child: Child) -> None:
+        while not self._stopping:
+            await child.start()
+            listened = False
+            async for fields in child.read_reports():
+                listened = listened or fields["what"] == "listening"
+                self._bus.emit(**{**fields, "what": f"{child.name}.{fields['what']}"})
+            if not listened:
+                return  # it cannot start: starting it again would not help
+            if not self._stopping:
+                self._bus.emit(f"{child.name}.ended")
+
+    def kill_shop(self, **fields: Any) -> None:
+        self._bus.emit("shop.killed", pid=self.shop.kill(), **fields)
+
+    async def stop(self) -> None:
+        self._stopping = True
+        await asyncio.gather(self.shop.stop(), self.provider.stop())
+        await asyncio.gather(*self._tasks, return_exceptions=True)

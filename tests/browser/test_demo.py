@@ -1,0 +1,143 @@
+"""The demo's story in a real browser, on real processes: five clicks, a lost answer, a real SIGKILL, with and without
+keys, at desktop and phone width."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import SIZES, OpenPage, find_accessibility_faults
+from tests.demo_process import running_demo
+
+STORY_SECONDS = 240.0
+"""The story takes about twenty seconds at eight times the speed, on a machine that does nothing else."""
+PICTURES = os.environ.get("RETRYSAFE_PICTURES", "")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_demo(tmp_path_factory.mktemp("demo") / "data") as (url, _):
+        yield url
+
+
+def play(page: Page, seconds: float = STORY_SECONDS) -> None:
+    """Press Play all, and wait until the story is over: the button says so again."""
+    page.get_by_role("button", name="Play all").click()
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    expect(page.get_by_role("button", name="Play all")).to_be_visible(timeout=seconds * 1000)
+
+
+def numbers(page: Page) -> tuple[str, str]:
+    return page.inner_text("#clicks"), page.inner_text("#charges")
+
+
+def read_results(page: Page) -> list[list[str]]:
+    return [row.split("\t") for row in page.locator("#results tr").all_inner_texts()]
+
+
+def list_orders(url: str) -> list[str]:
+    return [charge["order"] for charge in httpx.get(url + "/provider/charges", timeout=30).json()]
+
+
+def fits(page: Page) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
+
+
+@pytest.mark.store("sqlite")
+def test_the_whole_story(open_page: OpenPage, demo: str) -> None:
+    before = len(list_orders(demo))
+    page = open_page(demo)
+    page.select_option("#speed", "8")
+    expect(page.locator("#pid")).to_have_text(re.compile(r"^\d+$"))
+    first_pid = page.inner_text("#pid")
+    play(page)
+
+    assert read_results(page) == [
+        ["Five clicks", "1", "5"],
+        ["Cut the network", "1", "2"],
+        ["Kill the server", "1", "2"],
+    ]
+    assert len(list_orders(demo)) - before == 3 + 9, "the provider's own list says the same"
+    log = page.locator("#log").text_content() or ""
+    killed = re.findall(r"kills the server \(SIGKILL, process (\d+)\)", log)
+    assert len(killed) == 2
+    assert first_pid in killed
+    assert not any(Path(f"/proc/{pid}").exists() for pid in killed)
+    assert page.inner_text("#pid") not in killed
+
+    panel = page.get_by_role("region", name="This key")
+    expect(panel).to_be_focused()
+    expect(panel).to_contain_text("completed, after 2 attempts")
+    expect(panel).to_contain_text("the stored answer (201), and nothing runs")
+    assert find_accessibility_faults(page) == []
+    assert fits(page)
+
+    link = page.get_by_role("link", name="Open this key in the console").get_attribute("href") or ""
+    page.get_by_role("button", name="Reset").click()
+    assert numbers(page) == ("0", "0")
+    assert read_results(page)[0] == ["Five clicks", "–", "–"]
+    page.goto(demo + link)
+    expect(page.locator("main")).to_contain_text("attempt 2 was completed")
+
+
+@pytest.mark.store("sqlite")
+def test_the_kill_on_a_phone_by_key_without_motion_in_the_dark(open_page: OpenPage, demo: str) -> None:
+    page = open_page(demo, "phone", "dark", motion=False)
+    page.select_option("#speed", "8")
+    page.locator("body").press("3")
+    expect(page.locator("#caption")).to_contain_text("resumed the payment", timeout=STORY_SECONDS * 1000)
+    assert numbers(page) == ("1", "1")
+    assert "kills the server (SIGKILL" in (page.locator("#log").text_content() or "")
+    assert "killed 1 time" in (page.locator("#lanes").get_attribute("aria-label") or "")
+    assert find_accessibility_faults(page) == []
+    assert fits(page)
+
+
+@pytest.mark.store("sqlite")
+def test_a_purchase_counts_for_itself(open_page: OpenPage, demo: str) -> None:
+    page = open_page(demo)
+    page.select_option("#speed", "8")
+    pay = page.locator("#pay")
+    for _ in range(3):
+        pay.press("Enter")
+    expect(page.locator("#pay-state")).to_contain_text("Paid")
+    assert numbers(page) == ("3", "1")
+    first = page.inner_text("#key")
+    page.get_by_role("button", name="New purchase").press("Enter")
+    assert numbers(page) == ("0", "0")
+    assert page.inner_text("#key") != first
+    page.get_by_role("button", name="without", exact=True).press("Enter")
+    assert page.inner_text("#key") == "none"
+    pay.press("Enter")
+    pay.press("Enter")
+    expect(page.locator("#charges")).to_have_text("2")
+    expect(page.locator("#charges-box")).to_have_class(re.compile("twice"))
+    expect(page.locator("#source")).to_contain_text("@checkout.foreign")
+
+
+@pytest.mark.skipif(not PICTURES, reason="`make pictures` takes them")
+def test_pictures(open_page: OpenPage, demo: str) -> None:
+    """The pictures of README and docs: the story with all its results, and the kill once more in front of them."""
+    page = open_page(demo)
+    page.select_option("#speed", "2")
+    play(page)
+    page.get_by_role("button", name="Reset").focus()
+    page.locator("body").press("3")
+    expect(page.locator("#caption")).to_contain_text("resumed the payment", timeout=STORY_SECONDS * 1000)
+    expect(page.get_by_role("button", name="Play all")).to_be_visible()
+    folder = Path(PICTURES)
+    folder.mkdir(parents=True, exist_ok=True)
+    page.evaluate("document.activeElement.blur()")
+    for size, (width, _) in SIZES.items():
+        page.set_viewport_size({"width": width, "height": 880 if size == "desktop" else 1060})
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+            page.evaluate("scrollTo(0, 0)")
+            page.wait_for_function("() => document.querySelector('#lanes').childElementCount > 10")
+            page.screenshot(path=folder / f"demo-{size}-{scheme}.png")
