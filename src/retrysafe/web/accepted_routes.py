@@ -18,7 +18,6 @@ V = TypeVar("V")
 
 MAX_WARNED_TARGETS = 100
 _MARK = "_retrysafe_accepts"
-V = TypeVar("V")
 _log = logging.getLogger("retrysafe.web")
 
 

@@ -155,7 +155,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "a `StopIteration` of a sync function",
         "a store that refused a journal as too large",
         "an undo, a `find` or an option that could never work",
-        "`retrysafe stats` and `outbox list` printed a target",
+        "`retrysafe stats` printed a target",
     ),
     FRAMEWORK: (
         "Under Django's ASGI with a plain middleware",
