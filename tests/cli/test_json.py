@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from socketserver import BaseServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -157,6 +158,13 @@ def test_reconcile(check: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(reconcile, "import_object", lambda text: Charges())
     (found,) = check("reconcile", "shop:charges", code=1)
     assert found["missing_there"] == ["ch_2"]
+
+
+def test_console(url: str, check: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It prints its link and then serves; here it ends at once."""
+    monkeypatch.setattr(BaseServer, "serve_forever", lambda server, poll_interval: None)
+    (found,) = check("console", url, "--port", "0")
+    assert found["link"].startswith(found["address"])
 
 
 def test_every_command_of_the_schema_is_checked_with_something_printed() -> None:
