@@ -11,6 +11,7 @@ from typing import NamedTuple
 SHOP = "retrysafe.testing.simulation.shop:SHOP"
 WEB = "tests.simulation.scenarios.web:WEB"
 ELSEWHERE = "retrysafe.testing.simulation.local_shop:ELSEWHERE"
+WEBHOOKS = "retrysafe.testing.simulation.webhook_shop:SCENARIO"
 WAYS = "retrysafe.testing.simulation.ways_shop:SCENARIO"
 INTERRUPTIONS = "tests.simulation.scenarios.interruptions:INTERRUPTIONS"
 
@@ -43,4 +44,7 @@ KEPT = (
     KeptSeed(WAYS, 2477, "the same"),
     KeptSeed(ELSEWHERE, 380684938, "simulator: an undo that did not look whether its step had happened"),
     KeptSeed(SHOP, 30164, "simulator: nobody deployed the code that could answer for a finished run"),
+    KeptSeed(SHOP, 2756427154, "the task of an application began long after its claim, when its lease was over"),
+    KeptSeed(SHOP, 2756425826, "simulator: a token that was granted again beyond the last eight, and asked once more"),
+    KeptSeed(WEBHOOKS, 2756425691, "simulator: a provider that had forgotten a handler's key when it was called anew"),
 )

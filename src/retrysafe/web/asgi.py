@@ -156,8 +156,12 @@ class IdempotencyMiddleware:
                 exchange, sender = body.exchange, AnswerSender(body.exchange, send, body.finished)
                 set_current_exchange(exchange)
                 try:
-                    if exchange.grant is not None:
-                        adopt_lease(exchange.grant.lease)
+                    grant = exchange.grant
+                    if grant is not None:
+                        # Here, and not where it was claimed: this task may have begun long after that.
+                        if not grant.lease.fits(0.0):
+                            await exchange.check_late_start(grant)
+                        adopt_lease(grant.lease)
                     inner = _build_inner_scope(scope, exchange)
                     exchange.entry_probe = self.make_entry_probe(inner)
                     await self.app(inner, body.receive, sender.send)

@@ -49,6 +49,8 @@ class AsyncExchange(Exchange):
         """
         key = await self.claim_without_adopting(principal, policy, target=target)
         if self.grant is not None:
+            if not self.grant.lease.fits(0.0):
+                await self.check_late_start(self.grant)
             adopt_lease(self.grant.lease)
         elif self.response is not None:
             raise ResponseReady("the answer is stored")
@@ -57,8 +59,9 @@ class AsyncExchange(Exchange):
     async def claim_without_adopting(
         self, principal: Any, policy: Policy | None = None, *, target: str | None = None
     ) -> Key | None:
-        """`claim` outside the context of the work. The code that runs the work adopts the lease. A replay is left in
-        `response`, and None is returned: most answers of our own are replays, and an exception costs more."""
+        """`claim` outside the context of the work. The code that runs the work checks the lease and adopts it. A replay
+        is left in `response`, and None is returned: most answers of our own are replays, and an exception costs
+        more."""
         policy = self.begin(policy, target)
         if policy.mode == "observe":
             await self._observe(scope_from_principal(principal), policy)
@@ -70,12 +73,9 @@ class AsyncExchange(Exchange):
         grant = await self.settings.safe.arun(self.claim_flow(task))
         if grant is None:
             return None
-        key = self.record_grant(grant, self.settings.safe.akeep(grant.lease, policy.lease))
-        if not grant.lease.fits(0.0):
-            await self._check_late_start(grant)
-        return key
+        return self.record_grant(grant, self.settings.safe.akeep(grant.lease, policy.lease))
 
-    async def _check_late_start(self, grant: GrantedClaim) -> None:
+    async def check_late_start(self, grant: GrantedClaim) -> None:
         """The process was paused after it sent the claim, and the lease has ended: run the application only if no other
         owner has taken the record over (I33)."""
         reason: RetrySafeError = grant.lease.lease_lost_error()

@@ -131,7 +131,22 @@ def encode_path(original: Any) -> Any:
     return lambda raw, path: None
 
 
+def begin_anyway(original: Any) -> Any:
+    """The application begins, whatever has become of its lease."""
+
+    async def check_late_start(self: AsyncExchange, grant: Any) -> None:
+        return None
+
+    return check_late_start
+
+
 ABLATIONS = (
+    Ablation(
+        "an application begins however late",
+        "I33 lease of the caller",
+        substitute(AsyncExchange, "check_late_start", begin_anyway),
+        Situation(kinds=("web",), plan=change(slow_hosts=3, freezes=4)),
+    ),
     Ablation(
         "an answer is sent before it is stored",
         "I7 told is stored",

@@ -7,6 +7,7 @@ under the reason; the line itself names the test on a real server, or the unit t
 from __future__ import annotations
 
 PUT_BACK: dict[str, tuple[str, ...]] = {
+    "On an event loop that other work blocks": ("an application begins however late",),
     "A recovery point moved back": ("advances without a number",),
     "A copy of a claim was granted to nobody": ("a token is granted again",),
     "The same while two releases ran side by side": ("a takeover forgets the tokens before it",),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from retrysafe import Policy
+from retrysafe.core.ops import Claim
 from retrysafe.core.states import State
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.web.asgi import IdempotencyMiddleware
@@ -57,3 +58,46 @@ async def test_still_its_own(still: Still, colour: str) -> None:
     runs, status = await called(still, colour)
     (record,) = still.memory._records.values()
     assert (runs, status, record.state) == (1, 201, State.COMPLETED)
+
+
+class LateTask(Still):
+    """Stands still when the claim is over, before the task of the application begins: a loop that other work blocks."""
+
+    def after(self, op: Any) -> None:
+        if isinstance(op, Claim):
+            self.op = op
+
+    def stand_still(self) -> None:
+        super().after(self.op)
+
+
+class SlowLoop(IdempotencyMiddleware):
+    late: LateTask
+
+    async def _claim_at_edge(self, *args: Any) -> bool:
+        admitted = await super()._claim_at_edge(*args)
+        self.late.stand_still()
+        return admitted
+
+
+@pytest.mark.parametrize("taken_over", [True, False])
+async def test_a_task_that_begins_late(monkeypatch: pytest.MonkeyPatch, taken_over: bool) -> None:
+    """I33: the lease is checked where the application begins."""
+    late = LateTask(monkeypatch)
+    if taken_over:
+        late.meanwhile = late.take_over
+    runs = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        runs.append(1)
+        await answer(send, 201, [b"a"])
+
+    safe = RetrySafe(Slow(late), async_store=AsyncSlow(late))
+    middleware = SlowLoop(app, safe=safe, scope=who, policy=Policy(lease=10, abandoned="rerun"))
+    middleware.late = late
+    status = (await call(middleware)).status
+    (record,) = late.memory._records.values()
+    if taken_over:
+        assert (len(runs), status, record.state, record.attempt) == (0, 500, State.CLAIMED, 2)
+    else:
+        assert (len(runs), status, record.state) == (1, 201, State.COMPLETED)

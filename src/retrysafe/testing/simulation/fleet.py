@@ -20,6 +20,10 @@ from retrysafe.testing.simulation.walls import WalledStore
 PURCHASE = re.compile(r"[pq]\d+")
 """The name of a purchase, as it stands in the keys of records."""
 
+LONG_MEMORY_SECONDS = 30 * 86_400.0
+"""Longer than any history: for scenarios whose calls do not say how long a key may be sent again. A webhook's handler may
+be called anew for days."""
+
 HANDLE = "handle"
 """The entry of the application that answers purchases: what `deploy` returned."""
 
@@ -27,7 +31,7 @@ HANDLE = "handle"
 def open_provider(stage: Stage, scenario: Scenario, name: str) -> SimulatedProvider:
     """A payment provider, as the plan has it."""
     plan, host = stage.plan, stage.add_host(name)
-    memory, declines = (plan.provider_memory, plan.declines) if scenario.knows_provider else (86_400.0, 0.0)
+    memory, declines = (plan.provider_memory, plan.declines) if scenario.knows_provider else (LONG_MEMORY_SECONDS, 0.0)
     return SimulatedProvider(
         *(stage.loop, stage.network, stage.history, host, memory, plan.provider_errors),
         lambda purchase: bool(declines) and draw_share(stage.seed, f"decline {purchase}") < declines,

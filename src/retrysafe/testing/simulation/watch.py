@@ -94,7 +94,9 @@ class Watch:
             self._watch_progress(op, before, after)
             self._watch_giving_up(op, before, after)
         if before is not None and (after is None or after.token != before.token or after.state in SETTLED):
-            self._ended.setdefault(before.id, {})[before.token] = None
+            ended = self._ended.setdefault(before.id, {})
+            ended.pop(before.token, None)  # a token that was granted again, beyond the last eight, ends again
+            ended[before.token] = None
         return reply
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
@@ -150,7 +152,7 @@ class Watch:
         """The tokens that a record must not grant again (rule 13): of its last eight attempts that were taken over, and
         its own, if that attempt is over."""
         ended = self._ended.get(record_id, {})
-        own = [found.token] if found is not None and found.token in ended else []
+        own = [found.token] if found is not None and found.token in ended and found.state in SETTLED else []
         return [token for token in ended if token not in own][-MAX_ENDED_TOKENS:] + own
 
     def _watch_refusal(self, op: Claim, before: Record | None, now: int) -> None:
