@@ -51,7 +51,7 @@ def take_refused_for_granted(original: Any) -> Any:
 def draw_anew_when_unclear(original: Any) -> Any:
     """Each sending of a claim after an unclear one has a new token."""
 
-    async def send(self: Any, op: Any, sealed: Any, until: float | None) -> Any:
+    async def send(self: Any, op: Any, sealed: Any, until: float | None, failed: Any = None) -> Any:
         while isinstance(op, Claim):
             try:
                 reply = await self._store.execute(op)
@@ -60,7 +60,7 @@ def draw_anew_when_unclear(original: Any) -> Any:
                 op = sealed = replace(op, token=drawn[:16], run=drawn[16:])
                 continue
             return aperform.stamp_asked(reply, clock())
-        return await original(self, op, sealed, until)
+        return await original(self, op, sealed, until, failed)
 
     return send
 

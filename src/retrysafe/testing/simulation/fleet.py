@@ -21,8 +21,8 @@ PURCHASE = re.compile(r"[pq]\d+")
 """The name of a purchase, as it stands in the keys of records."""
 
 LONG_MEMORY_SECONDS = 30 * 86_400.0
-"""Longer than any history: for scenarios whose calls do not say how long a key may be sent again. A webhook's handler may
-be called anew for days."""
+"""Longer than any history: for scenarios whose calls do not say how long a key may be sent again. A webhook may be
+handled anew for days."""
 
 HANDLE = "handle"
 """The entry of the application that answers purchases: what `deploy` returned."""
