@@ -88,7 +88,7 @@ def let_a_refusal_end_it(original: Any) -> Any:
 
 
 def count_from_the_reply(original: Any) -> Any:
-    return lambda reply, sent_at: original(reply, clock())
+    return lambda reply, sent_at, resent=False: original(reply, clock(), resent)
 
 
 def renew_from_the_reply(original: Any) -> Any:
