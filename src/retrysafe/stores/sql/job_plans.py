@@ -32,7 +32,8 @@ from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import TableNames
 
 Texts = dict[str, str]
-Fill = Callable[[str], str]
+FillTake = Callable[[str, str, str, str], str]
+"""The text of `take`, from the template and its three conditions."""
 
 _SLOT = re.compile(r"\{(left|lane|whose) (\w+)\}")
 
@@ -52,7 +53,7 @@ def stage(texts: Texts, op: Stage) -> Plan[Statement, int]:
     return staged
 
 
-def take(texts: Texts, op: TakeJobs, fill: Fill) -> Plan[Statement, tuple[StagedJob, ...]]:
+def take(texts: Texts, op: TakeJobs, fill: FillTake) -> Plan[Statement, tuple[StagedJob, ...]]:
     if not op.topics and not op.others:
         return ()
     names = {f"topic_{encode_letters(place)}": topic for place, topic in enumerate(op.topics)}
@@ -64,13 +65,10 @@ def take(texts: Texts, op: TakeJobs, fill: Fill) -> Plan[Statement, tuple[Staged
         "namespace": op.namespace,
         **names,
     }
-    slots = {
-        "left": "{table}.token <> {empty}" if op.left else "{table}.token = {empty}",
-        "lane": topic_condition(op, list(names)),
-        # A single namespace is compared with `=`: the index then returns the jobs in their order.
-        "whose": "{table}.namespace IN (:namespace, '')" if op.unnamed else "{table}.namespace = :namespace",
-    }
-    text = _SLOT.sub(lambda slot: fill(slots[slot[1]].replace("{table}", slot[2])), texts["job_take"])
+    left = "{table}.token <> {empty}" if op.left else "{table}.token = {empty}"
+    # A single namespace is compared with `=`: the index then returns the jobs in their order.
+    whose = "{table}.namespace IN (:namespace, '')" if op.unnamed else "{table}.namespace = :namespace"
+    text = fill(texts["job_take"], left, topic_condition(op, list(names)), whose)
     taken = yield Statement(text, values)
     return tuple(sorted(map(read_job, taken), key=lambda job: job.sequence))
 
@@ -158,9 +156,15 @@ FILLED_TEXTS = 256
 _NO_NAMES = TableNames("", "", "")
 
 
-def build_fill(dialect: Dialect) -> Fill:
-    """Fills the conditions of `take`. They are few, and each is filled once."""
-    return lru_cache(FILLED_TEXTS)(lambda text: dialect.fill(text, _NO_NAMES))
+def build_fill(dialect: Dialect) -> FillTake:
+    """Fills the conditions of `take`. They are few, and each text is built once."""
+
+    @lru_cache(FILLED_TEXTS)
+    def fill_take(template: str, left: str, lane: str, whose: str) -> str:
+        slots = {"left": left, "lane": lane, "whose": whose}
+        return _SLOT.sub(lambda slot: dialect.fill(slots[slot[1]].replace("{table}", slot[2]), _NO_NAMES), template)
+
+    return fill_take
 
 
 PLANS: dict[type[Any], Callable[[Texts, Any], Any]] = {
