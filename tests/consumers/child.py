@@ -30,7 +30,17 @@ class Deadly(Inbox):
 
     countdown = 0
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._turn = asyncio.Lock()
+        """One message after the other: a guarded message that is being handled when the process dies is handled
+        again."""
+
     async def aprocess(self, message: Message, handler: Any = None) -> Verdict:
+        async with self._turn:
+            return await self._process(message, handler)
+
+    async def _process(self, message: Message, handler: Any) -> Verdict:
         verdict = await super().aprocess(message, handler)
         if isinstance(verdict, Done) and not verdict.replayed:
             self.countdown -= 1
