@@ -248,5 +248,6 @@ def test_every_file_that_resumes_a_generator_is_named_in_drive_py() -> None:
     named = set(re.findall(r"[a-z_/0-9]+\.py", drive_module.__doc__ or ""))
     resuming = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if resumes_generators(path)}
     resuming = {path for path in resuming if not path.startswith("testing/")}
-    assert resuming - {"engine/drive.py"} <= named
+    resuming -= {"engine/drive.py", "core/fingerprint.py"}  # the latter meets the StopIteration of json's own scanner
+    assert resuming <= named
     assert {path for path in named if not path.startswith("tests/") and not (PACKAGE / path).exists()} == set()
