@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from retrysafe.core.jobs import ListJobs, Namespaces
-from retrysafe.core.ops import Claim, List, Lookup, Op, Stats
+from retrysafe.core.ops import Claim, ClaimReply, List, Lookup, Op, Stats
 from retrysafe.core.records import Record
 from retrysafe.errors import StoreError, StoreUnavailable, StoreUnclear, StoreUnreachable
 from retrysafe.stores.base import Capabilities, Store
@@ -66,6 +66,9 @@ class RemoteStore:
         except StoreError as error:
             self._report_failure(ops, error)
             raise
+        for op, reply in zip(ops, replies, strict=True):
+            if type(op) is Claim:
+                server.on_claim_reply(op, reply)
         return replies
 
     def _report_failure(self, ops: Sequence[Op[Any]], error: StoreError) -> StoreError:
@@ -99,6 +102,8 @@ class StoreServer:
     """Called at the sender, before a claim is sent (`watch.py`)."""
     on_failed_claim: Callable[[Claim, StoreError], None] = staticmethod(lambda op, error: None)
     """Called at the sender, when a sending of a claim has failed."""
+    on_claim_reply: Callable[[Claim, ClaimReply], None] = staticmethod(lambda op, reply: None)
+    """Called at the sender, when a claim was answered."""
 
     def open_client(self, network: Network) -> RemoteStore:
         """The store of one application host."""

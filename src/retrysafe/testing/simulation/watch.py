@@ -72,7 +72,8 @@ class Watch:
         """When each request was answered."""
         self._unclear_claims: set[bytes] = set()
         self._refused_claims: set[bytes] = set()
-        """The tokens of claims of which a sending was not answered, and of which one was answered with an error."""
+        """The tokens of claims of which a sending was not answered, and of which the last answer was a refusal or an
+        error."""
         self._sent_tokens: set[bytes] = set()
         self._sent_requests: set[int] = set()
 
@@ -117,6 +118,13 @@ class Watch:
     def watch_failed_claim(self, op: Claim, error: StoreError) -> None:
         """A sending of a claim ended in an error. Runs at the sender."""
         (self._unclear_claims if isinstance(error, StoreUnclear) else self._refused_claims).add(op.token)
+
+    def watch_claim_reply(self, op: Claim, reply: ClaimReply) -> None:
+        """A claim was answered. Runs at the sender."""
+        if reply.granted:
+            self._refused_claims.discard(op.token)
+        else:
+            self._refused_claims.add(op.token)
 
     def _watch_claim(self, op: Claim, reply: Any, before: Record | None, after: Record | None, now: int) -> None:
         assert isinstance(reply, ClaimReply)
@@ -212,8 +220,8 @@ class Watch:
 
         - the process died, or is still stopped: nobody else can know that nothing ran;
         - a copy of the claim arrived when its caller had left, after the last look (ORPHAN_LOOKUP_SECONDS);
-        - the store had refused every sending, and said that nothing was done: there is no copy to wait for, unless the
-          network itself made one.
+        - the store had answered every sending, and granted none (another owner had the key, or nothing was done): there
+          is no copy to wait for, unless the network itself made one.
         """
         owner = self._owners.get(record.token)
         if owner is None or record.token in self._sent_tokens:

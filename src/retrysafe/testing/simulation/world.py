@@ -120,6 +120,7 @@ class World:
         watch = Watch(self._memory, self._loop, self._server.host, self.history, outcome.broken)
         self._server.records, requests = watch, RequestLog(watch.watch_answer)
         self._server.on_claim, self._server.on_failed_claim = watch.watch_sent_claim, watch.watch_failed_claim
+        self._server.on_claim_reply = watch.watch_claim_reply
         for party in self._parties:
             party.fleet.provider.on_send, party.fleet.requests = watch.watch_sending, requests
 
