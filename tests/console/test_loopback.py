@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -38,7 +37,7 @@ def served(tmp_path: Path) -> Iterator[dict[str, Any]]:
             assert process.stdout is not None
             yield json.loads(process.stdout.readline())
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()  # not SIGINT: where the tests run in the background, it is ignored
             process.wait(30)
 
 
