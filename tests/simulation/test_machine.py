@@ -19,7 +19,7 @@ from retrysafe.core.ops import Claim, List, Lookup
 from retrysafe.core.records import Fingerprint
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.memory import MemoryStore
-from retrysafe.testing.simulation import World, check
+from retrysafe.testing.simulation import World, check, queue_shop
 from retrysafe.testing.simulation.campaign import (
     format_progress,
     list_chunks,
@@ -266,6 +266,19 @@ def test_a_history_leaves_nothing_behind() -> None:
     before = count()
     run_seeds(range(3, 13), SHOP)
     assert count() <= before
+
+
+def test_killed_code_starts_nothing_in_the_loop_of_a_neighbour() -> None:
+    """Code that is closed at the end wants to roll back, and starts a task for it. An earlier test may have left its
+    loop as the loop of this thread."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        run_seeds(range(10, 20), queue_shop.SCENARIO)
+        assert not loop._ready  # type: ignore[attr-defined]  # nothing else tells
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
 
 
 @pytest.mark.campaign

@@ -109,6 +109,8 @@ class SimulatedDatabase:
         tx = SimulatedTx(self, session)
         try:
             yield tx
+        except GeneratorExit:
+            raise  # the code of a killed process is collected: it sends nothing
         except BaseException:
             session.is_lost = False  # a socket that is closed sends this much
             with suppress(ConnectionGone):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import events
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import Context, copy_context
 from heapq import heappop, heappush
 from itertools import count
@@ -190,6 +191,16 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         finally:
             events._set_running_loop(None)
             self._thread_id = None  # type: ignore[assignment]  # what BaseEventLoop itself sets
+
+    @contextmanager
+    def run_nothing(self) -> Iterator[None]:
+        """Code that is closed meanwhile may start tasks: here, where nothing runs them, and never in the loop that
+        somebody else has left to this thread."""
+        events._set_running_loop(self)
+        try:
+            yield
+        finally:
+            events._set_running_loop(None)
 
     def _run_while(self, task: asyncio.Task[Any]) -> None:
         """Run one callback after the other until a task is done. One function: it runs millions of times a minute."""

@@ -206,10 +206,11 @@ class World:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                for host in hosts:
-                    for task in host.tasks:
-                        _close_quietly(task)
-                    host.tasks.clear()
+                with self._loop.run_nothing():
+                    for host in reversed(hosts):  # the first is nobody's, and is given what killed code starts now
+                        for task in host.tasks:
+                            _close_quietly(task)
+                        host.tasks.clear()
                 for party in self._parties:
                     party.fleet.clear()
                 read_type_hints.cache_clear()  # it keeps the functions of the last applications, and all they refer to
