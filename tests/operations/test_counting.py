@@ -13,7 +13,7 @@ import pytest
 
 from retrysafe import Answer, RetrySafe, Stop, Undo
 from retrysafe.core.states import State
-from retrysafe.errors import NotFinished, OperationError, OutcomeUnknown
+from retrysafe.errors import NotFinished, OperationError, OutcomeUnknown, UsageError
 from retrysafe.operations import StepFailed
 from retrysafe.operations.run import retry_delays
 from retrysafe.worker.completer import Completer
@@ -290,6 +290,12 @@ def test_what_cannot_be_is_refused_where_it_is_declared(w: World, kind: str, opt
 
     with pytest.raises(OperationError, match="step 'step'"):
         getattr(op, kind)(**options)(step)
+
+
+@pytest.mark.parametrize("ending", [Stop, Undo])
+def test_an_ending_begins_with_its_status(ending: Any) -> None:
+    with pytest.raises(UsageError, match=rf"{ending.__name__}\('declined'\): the first argument is the status"):
+        ending("declined")
 
 
 def test_arguments_without_a_name_are_refused(w: World) -> None:

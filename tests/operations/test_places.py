@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import Context
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe import Answer, KeyRing, RetrySafe
-from retrysafe.core.ops import Advance, List
-from retrysafe.core.states import State
+from retrysafe.core.ops import List
 from retrysafe.errors import (
     NotFinished,
     NotSameDatabase,
@@ -31,8 +30,8 @@ from retrysafe.errors import (
 from retrysafe.operations import Operation, Undo, stage
 from retrysafe.operations.journal import OperationJournal
 from retrysafe.operations.receipts import RECORD_ROW
-from retrysafe.stores.registry import open_store
 from tests.opening import unique, with_option
+from tests.operations.elsewhere import Elsewhere, Killed, lapse
 from tests.operations.world import Ordering, World, make_world
 
 # Drivers -----------------------------------------------------------------------------------------
@@ -133,53 +132,6 @@ def outside(other: World, w: World) -> Any:
 # Receipts: the store is not the user's database --------------------------------------------------
 
 
-class Elsewhere:
-    """A store that is not SQL, and a user's SQLite file with our tables in it."""
-
-    def __init__(self, url: str, folder: Path, keyring: KeyRing | None = None, forms: Any = "previous") -> None:
-        self.forms = forms
-        self.path = folder / f"{unique()}.db"
-        store = open_store(f"sqlite:///{self.path}")
-        store.migrate()
-        store.close()
-        self.sql("CREATE TABLE items (item text)")
-        self.url = url
-        self.keyring = keyring
-        self.safe = self.open()
-
-    def open(self) -> RetrySafe:
-        return RetrySafe(self.url, tx=self.path, keyring=self.keyring, forms=self.forms)
-
-    def sql(self, statement: str) -> list[Any]:
-        with sqlite3.connect(self.path) as db:
-            found = db.execute(statement).fetchall()
-        db.close()
-        return found
-
-    def items(self) -> list[str]:
-        return [item for (item,) in self.sql("SELECT item FROM items")]
-
-    def close(self) -> None:
-        self.safe.close()
-
-
-@pytest.fixture(
-    params=[
-        pytest.param((store, forms), id=f"{store}-{forms}", marks=pytest.mark.store(store))
-        for store, forms in (("memory", "previous"), ("memory", "current"), ("redis", "previous"), ("redis", "current"))
-    ]
-)
-def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Elsewhere]:
-    store, forms = request.param
-    if store == "memory":
-        url = f"memory://{uuid4().hex}"
-    else:
-        url = with_option(request.getfixturevalue("redis_url"), "prefix", unique())
-    made = Elsewhere(url, tmp_path, forms=forms)
-    yield made
-    made.close()
-
-
 def inserting(safe: RetrySafe, meet: Callable[[str], None] = lambda step: None, **undo: Any) -> Operation:
     op = safe.operation("elsewhere")
 
@@ -207,10 +159,6 @@ def inserting(safe: RetrySafe, meet: Callable[[str], None] = lambda step: None, 
         return finish(call(inserted))
 
     return op
-
-
-class Killed(BaseException):
-    pass
 
 
 def test_a_receipt_commits_with_the_users_writes(elsewhere: Elsewhere) -> None:
@@ -362,13 +310,6 @@ def test_a_person_undoes_a_step_that_committed_by_itself(elsewhere: Elsewhere) -
     (record,) = elsewhere.safe.execute(List()).records
     assert op.undo_id(record.id, because="cancelled").answer.status == 409
     assert (elsewhere.items(), undone) == ([], [None])
-
-
-def lapse(elsewhere: Elsewhere) -> None:
-    """Give up the dead owner's lease in its name."""
-    (record,) = elsewhere.safe.execute(List(state=State.CLAIMED)).records
-    where = (record.advances + 1, record.point, record.progress)
-    assert elsewhere.safe.execute(Advance(record.id, record.fence, *where, "resume", 0))
 
 
 def elsewhen(operation: Any) -> Any:

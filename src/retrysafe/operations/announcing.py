@@ -33,9 +33,8 @@ HEAD_BYTES, MARK_BYTES, NAME_BYTES = 11, 3, 2
 """The parts of a run's number: random bytes (88 bits), a mark that says how the first step is announced, and a digest
 of the announced step."""
 NAME_MARK, SERVICE_MARK = "", "\0service"
-"""What the mark is a digest of. It says what the digest of the step covers: its name alone, or its name and service.
-Only foreign steps have a service. The name alone is announced for a local step; before services were announced, it was
-for every step, and such runs are continued."""
+"""What the mark is a digest of. It says what the digest of the step covers: its name and service, which a foreign step
+has; or its name alone, for a local step."""
 
 
 class StepPredictor:

@@ -6,13 +6,18 @@ from typing import Any
 
 from retrysafe.core.records import Answer
 from retrysafe.core.texts import name_and_message
-from retrysafe.errors import RetrySafeError
+from retrysafe.errors import RetrySafeError, UsageError
 
 
 class OperationEnding(Exception):
     """Base of `Stop` and `Undo`. The user raises them, inside a step or in the body."""
 
     def __init__(self, status: int, body: Any = b"", **headers: str) -> None:
+        if not isinstance(status, int):
+            raise UsageError(
+                f"{type(self).__name__}({status!r}): the first argument is the status of the answer, an int; write "
+                f"{type(self).__name__}(409, ...) with what the client is told"
+            )
         self.answer = Answer(status, body, headers)
         super().__init__(f"{type(self).__name__}({status})")
 

@@ -93,9 +93,10 @@ class OperationJournal:
     it was not announced."""
     unmet: tuple[str, ...] = ()
     """Steps that earlier attempts may have sent and no later attempt has reached (open_steps.py). Only with BY_CALL."""
-    services: Mapping[str, str] = field(default_factory=dict)
-    """The service of each foreign step that may have been sent (open_steps.py): the announced one, the unmet ones, and
-    a begun one. While undoing: of all steps that have an undo. Older releases do not write it."""
+    services: Mapping[str, str | None] = field(default_factory=dict)
+    """The service of each foreign step that may have been sent, and None for each local step that may have been
+    committed (open_steps.py): of the announced one, the unmet ones, and a begun one. While undoing: of all steps that
+    have an undo. Older releases do not write it."""
     _blocks: Blocks = field(default=(), init=False, compare=False, repr=False)
     """The cached text of the entries (blocks.py). `dataclasses.replace` drops it; our `replace` and `with_entry` keep
     it."""
@@ -149,8 +150,11 @@ class OperationJournal:
             whole["announced"] = self.announced
         if self.unmet:
             whole["unmet"] = self.unmet
-        if self.services:
-            whole["services"] = dict(self.services)
+        sent = {step: service for step, service in self.services.items() if service is not None}
+        if sent:
+            whole["services"] = sent
+        if len(sent) < len(self.services):
+            whole["local"] = [step for step, service in self.services.items() if service is None]
         entries = blocks.join_blocks(self.fill_blocks(), self.entries)
         rest = json.dumps(whole, separators=(",", ":"))[1:-1]
         given = f',"given":[{entries.givens}]' if entries.has_given else ""
@@ -175,7 +179,8 @@ class OperationJournal:
         counts = {name: whole.get(name, 0) for name in _COUNTS}
         announced, unmet = whole.get("announced", ""), tuple(whole.get("unmet", ()))
         texts = (entries, undoing, whole["cause"], whole["at"], whole["v"])
-        return cls(*texts, **counts, announced=announced, unmet=unmet, services=whole.get("services", {}))
+        services = {**whole.get("services", {}), **dict.fromkeys(whole.get("local", ()))}
+        return cls(*texts, **counts, announced=announced, unmet=unmet, services=services)
 
 
 _COUNTS = ("left", "counted", "failed", "failed_at")

@@ -15,55 +15,76 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from retrysafe.operations.announcing import UNNAMED
-from retrysafe.operations.journal import BY_PLACE, OperationJournal
+from retrysafe.operations.journal import BY_PLACE, TO_UNDO, OperationJournal, StepEntry
 from retrysafe.operations.steps import Step
 
-REMEDY = "a person who knows that it was not sent can say so: retrysafe operations --resume ID --because TEXT"
+RESUME_COMMAND = "retrysafe operations resume MODULE:SAFE ID --because TEXT"
+REMEDY = f"a person who knows that it was not sent can say so: {RESUME_COMMAND}"
 
 
 class SentServices:
-    """The service that each step may have been sent for, as earlier attempts wrote it down and this one changes it."""
+    """The service that each step may have been sent for, as earlier attempts wrote it down and this one changes it. A
+    local step has None: it may have been committed in a database that is not the store's."""
 
-    def __init__(self, stored: Mapping[str, str], steps: Mapping[str, Step], not_sent: bool) -> None:
+    def __init__(
+        self, stored: Mapping[str, str | None], steps: Mapping[str, Step], not_sent: bool, commits_elsewhere: bool
+    ) -> None:
         self._services = dict(stored)
         self._steps = steps
+        self._commits_elsewhere = commits_elsewhere
+        """Local steps are committed in a database that is not the store's."""
         self._not_sent = not_sent
-        """A person says that the steps were not sent: another service is accepted."""
+        """A person says that the steps did not happen: another service or kind is accepted."""
 
     def compare(self, step: Step, what: str = "step") -> str:
-        """Why this step must not be sent with its present service. Empty if it may be. A step whose service was not
-        written down (by an older release) may be sent."""
-        sent_for = self._services.get(step.name, step.service)
-        if self._not_sent:
+        """Why this step must not run as this code declares it. Empty if it may. A step of which nothing was written
+        down (by an older release) may run."""
+        if self._not_sent or step.name not in self._services:
             return ""
-        if step.kind == "local":
-            # Services are written down for foreign steps only: older code declared this one as foreign.
-            if step.name not in self._services:
-                return ""
-            return f"{what} {step.name!r} may have been sent, and this code declares it as a local step; {REMEDY}"
-        if sent_for == step.service:
+        before, now = self._services[step.name], get_service(step)
+        if before == now:
             return ""
+        which = f"{what} {step.name!r}"
+        if now is None:
+            return f"{which} may have been sent, and this code declares it as a local step; {REMEDY}"
+        if before is None:
+            return (
+                f"{which} may have been committed as a local step, and this code declares it as a foreign one; a "
+                f"person who knows that it was not committed can say so: {RESUME_COMMAND}"
+            )
         return (
-            f"{what} {step.name!r} may have been sent for the service {sent_for!r}, and this code declares "
-            f"{step.service!r}: its key would be another one; {REMEDY}"
+            f"{which} may have been sent for the service {before!r}, and this code declares {now!r}: its key would be "
+            f"another one; {REMEDY}"
         )
 
-    def record_sending(self, step: Step) -> None:
-        """This attempt is about to send the step."""
-        if step.kind == "foreign":
-            self._services[step.name] = step.service
+    def may_be_undone(self, entry: StepEntry) -> bool:
+        """True if the undo of this entry may have happened. A local undo that is committed elsewhere writes nothing
+        to the store before."""
+        if entry.state in ("undoing", "stuck"):
+            return True
+        return entry.state in TO_UNDO and self._services.get(entry.step, "") is None
 
-    def select(self, journal: OperationJournal, left: tuple[str, ...]) -> dict[str, str]:
-        """The services to store with this journal: of steps that may have been sent, or may be after the commit. `left`
-        are the open steps."""
+    def record_sending(self, step: Step) -> None:
+        """This attempt is about to run the step."""
+        self._services[step.name] = get_service(step)
+
+    def select(self, journal: OperationJournal, left: tuple[str, ...]) -> dict[str, str | None]:
+        """The services to store with this journal: of steps that may have happened, or may after the commit. `left` are
+        the open steps."""
         if journal.undoing is not None:  # `check_undo_services` has compared what earlier attempts may have sent
-            return {step.name: step.service for step in self._steps.values() if step.kind == "foreign" and step.undo}
+            undos = [step for step in self._steps.values() if step.undo]
+            return {step.name: get_service(step) for step in undos if step.kind == "foreign" or self._commits_elsewhere}
         begun = [entry.step for entry in journal.entries[-1:] if entry.state == "begun"]
         selected = {name: self._services[name] for name in (*left, *begun) if name in self._services}
         announced = self._steps.get(journal.announced)
-        if announced is not None and announced.kind == "foreign" and announced.name not in left:
-            selected[announced.name] = announced.service
+        if announced is not None and announced.name not in left:
+            selected[announced.name] = get_service(announced)
         return selected
+
+
+def get_service(step: Step) -> str | None:
+    """The service of a foreign step. None for a local one."""
+    return step.service if step.kind == "foreign" else None
 
 
 class OpenSteps:

@@ -154,7 +154,7 @@ class OperationRun:
             self.journal = self.journal.replace(announced="", unmet=())
         self.open = self._find_open(self.journal)
         """Steps that earlier attempts may have sent without a trace, until this attempt reaches them."""
-        self.services = SentServices(self.journal.services, steps, not_sent)
+        self.services = SentServices(self.journal.services, steps, not_sent, tx_binding.kind == "elsewhere")
         self.since = self.journal.at or record.created
         self._predictor = predictor or StepPredictor()
         self._path = START_PATH
@@ -360,8 +360,9 @@ class OperationRun:
 def read_journal(record: Record, steps: dict[str, Step], rule: int) -> OperationJournal:
     """The stored journal. A run without one may still announce its first step in its number."""
     first, has_service = read_announcement(record.run, {step.name: step.service for step in steps.values()})
-    # Only a foreign step is announced with a service. This code may declare it as a local one: then it is refused.
-    services = {first: steps[first].service} if has_service and first in steps else {}
+    # Only a foreign step is announced with a service. Code that declares it as a local one refuses, and the other way
+    # round.
+    services = {first: steps[first].service if has_service else None} if first in steps else {}
     if not record.progress:
         return OperationJournal(rule=rule, announced=first, services=services)
     journal = OperationJournal.decode(record.progress)
@@ -383,9 +384,10 @@ def check_known_steps(name: str, steps: dict[str, Step], journal: OperationJourn
 
 
 def check_undo_services(name: str, steps: dict[str, Step], journal: OperationJournal, services: SentServices) -> None:
-    """Refuse a service that is not the one an undo may have been sent for: it is part of the undo's key."""
+    """Refuse a service that is not the one an undo may have been sent for, which is part of the undo's key; and a
+    foreign undo of what may have been undone by a local one."""
     for entry in journal.entries if journal.undoing is not None else ():
-        refused = services.compare(steps[entry.step], "the undo of") if entry.state in ("undoing", "stuck") else ""
+        refused = services.compare(steps[entry.step], "the undo of") if services.may_be_undone(entry) else ""
         if refused:
             raise OperationChanged(name, refused)
 

@@ -92,7 +92,10 @@ def undo_one(run: OperationRun, step: Step, place: int, entry: StepEntry) -> Flo
         return
     if begun != entry:
         yield from commit_entry(run, place, begun)
-    failure: BaseException = TimeoutError(f"the key of its undo may be older than key_life={step.key_life:.0f} s")
+    failure: BaseException = TimeoutError(
+        f"the key of its undo may be older than key_life={step.key_life:.0f} s, so it is not sent again; look there, "
+        "undo it by hand if it stands, and then say how the run ended: retrysafe keys resolve"
+    )
     key = run.derive_key(step, place, undo=True)
     for pause in (*retry_delays(UNDO_TRIES), None):
         if not is_key_usable(run, step, since):

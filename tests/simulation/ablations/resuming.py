@@ -85,6 +85,13 @@ def take_a_local_step_for_it(original: Any) -> Any:
     return compare
 
 
+def take_a_call_for_it(original: Any) -> Any:
+    def compare(self: SentServices, step: Any, what: str = "step") -> str:
+        return "" if step.kind == "foreign" else str(original(self, step, what))
+
+    return compare
+
+
 def keep_unnamed(original: Any) -> Any:
     """The name of a step that other code did not have is not read again."""
 
@@ -108,6 +115,12 @@ ABLATIONS = (
         "a call that became a local step is forgotten",
         "I35 nothing is forgotten",
         substitute(SentServices, "compare", take_a_local_step_for_it),
+        Situation(LOCAL_DEPLOYMENTS, ("became_local",), BUSY),
+    ),
+    Ablation(
+        "a local step that became a call is forgotten",
+        "I35 nothing is forgotten",
+        substitute(SentServices, "compare", take_a_call_for_it),
         Situation(LOCAL_DEPLOYMENTS, ("became_local",), BUSY),
     ),
     Ablation(

@@ -8,41 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from retrysafe.core.keys import Key
-from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Answer
-from retrysafe.errors import RetrySafeError
-from retrysafe.testing.simulation import AppHost, ClientReply, Handler, Outcome, Purchase, Scenario
+from retrysafe.testing.simulation import AppHost, Handler, Outcome, Scenario
 from retrysafe.testing.simulation.database import SimulatedDatabase
 from retrysafe.testing.simulation.local_shop import count_rows
-from tests.simulation.scenarios.base import SCOPE, is_first_process, run_operations
+from tests.simulation.scenarios.base import is_first_process, run_operations
 
 KINDS = ("squeezed", "became_local")
 """What the next version does: `squeezed` puts a local step before two others; `became_local` declares the charge, which
-was a foreign step, as a local one."""
+was a foreign step, as a local one. Both versions begin runs, and go on with those of the other."""
 
 
 def deploy(node: AppHost) -> Handler:
     node.safe.tx = node.actors["database"]
     newer = node.host.name != "app-1" and not is_first_process()
     operations = {"squeezed": declare_squeezed(node, newer), "became_local": declare_became_local(node, newer)}
-    handle = run_operations(operations)
-
-    async def handle_old_only(purchase: Purchase) -> ClientReply:
-        """The next version of `became_local` begins nothing: it only goes on with what the older one began."""
-        if newer and purchase.kind == "became_local" and not await is_begun(node, purchase):
-            return ClientReply(503, b"not here")
-        return await handle(purchase)
-
-    return handle_old_only
-
-
-async def is_begun(node: AppHost, purchase: Purchase) -> bool:
-    try:
-        seen = await node.safe.aexecute(Lookup(Key(purchase.key, SCOPE).id(node.safe.namespace)))
-    except RetrySafeError:
-        return False
-    return seen.record is not None
+    return run_operations(operations)
 
 
 def declare_squeezed(node: AppHost, newer: bool) -> Any:
