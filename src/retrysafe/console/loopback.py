@@ -30,7 +30,7 @@ MAX_SESSIONS = 100
 
 
 class OneTimeLogin:
-    """One link, one session for each link. `new_link` makes another link."""
+    """One link, one session for each link. `new_token` makes another link."""
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator

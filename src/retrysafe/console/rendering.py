@@ -1,4 +1,5 @@
-"""Templates, and the headers that go with every page. Jinja escapes every value; no template says `safe`. A name that
+"""Templates, and the headers that go with every page. Jinja escapes every value; no template says `safe`.
+The one value that is markup already is the diagram of steps (step_diagram.py), which escapes what it draws. A name that
 is missing is an error, not an empty text."""
 
 from __future__ import annotations

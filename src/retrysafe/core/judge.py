@@ -1,4 +1,7 @@
-"""Decides which of the five outcomes (outcomes.py) a claim's reply means. Pure, and the only place that decides it."""
+"""Decides which of the five outcomes (outcomes.py) a claim's reply means. Pure.
+
+Flows that wait or claim inside a transaction build some outcomes themselves (transactions/flow.py, web/claim_flows.py).
+"""
 
 from __future__ import annotations
 

@@ -8,29 +8,27 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
-from retrysafe.core import values
-from retrysafe.core.fingerprint import fingerprint_text
 from retrysafe.core.keys import Key
 from retrysafe.core.moves import is_outcome_unknown
 from retrysafe.core.ops import Claim, Lookup
-from retrysafe.core.records import Answer, Fingerprint, Record
-from retrysafe.core.states import State
+from retrysafe.core.records import Answer, Record
 from retrysafe.core.times import duration_to_micros
-from retrysafe.engine import arguments, typed
+from retrysafe.engine import arguments
 from retrysafe.engine.clock import clock
 from retrysafe.engine.effects import Flow
 from retrysafe.engine.guard import Ended, Task
 from retrysafe.engine.heartbeat import current_lease
 from retrysafe.engine.resolving import resolve_uncertain
-from retrysafe.errors import ArgumentError, OperationChanged, OperationError, UsageError
+from retrysafe.errors import OperationError, UsageError
 from retrysafe.operations import flow, perform, run, undoing
 from retrysafe.operations.announcing import START_PATH, StepPredictor, announce_in, leaves_no_trace
-from retrysafe.operations.arguments_digest import digest_arguments
+from retrysafe.operations.bodies import await_body, current_run, note_step_task
 from retrysafe.operations.foreign import run_foreign_step
+from retrysafe.operations.input_codec import InputCodec, fingerprint_for_request
 from retrysafe.operations.journal import BY_CALL, BY_PLACE, OperationJournal
 from retrysafe.operations.local import run_local_step
 from retrysafe.operations.run import OperationRun, StepFlow, run_step
-from retrysafe.operations.steps import Step, read_type_hints
+from retrysafe.operations.steps import Step, check_options
 from retrysafe.operations.submission import Accepted, accept, is_submitted
 from retrysafe.policy import DAY, FOREVER, Policy
 from retrysafe.transactions import staging
@@ -72,6 +70,7 @@ class Operation:
         """The worker calls it with the input before it takes a run. It returns why this code cannot continue the run,
         or an empty text."""
         self._body: Callable[..., Any] | None = None
+        self._input_codec: InputCodec | None = None
         self._tx_binding: TxBinding | None = None
 
     @property
@@ -135,6 +134,7 @@ class Operation:
         if self._body is not None:
             raise OperationError(f"operation {self.name!r} has a body already: {self._body.__qualname__}")
         self._body = function
+        self._input_codec = InputCodec(self.name, self.target, function)
         for step in self.steps.values():
             self._check_sync_async(step)
         functools.update_wrapper(cast("Any", self), function)
@@ -257,7 +257,7 @@ class Operation:
         if self.unable is None:
             return ""
         try:
-            given = self._decode_arguments(record.input.decode())
+            given = self._get_input_codec().decode(record.input)
         except Exception:
             return ""  # the attempt meets the same error and writes it down
         return self.unable(**given)
@@ -272,7 +272,7 @@ class Operation:
         # The name is part of the fingerprint: two operations called with one Key and equal arguments are two requests.
         fingerprint = arguments.fingerprint_call(self.name, {"@operation": self.name, **given}, frozenset())
         whose = key if isinstance(key, Key) else Key(key, self.name, "operation")
-        input_ = self._encode_input(given)
+        input_ = self._get_input_codec().encode(given, sealed=self.safe.sealed)
         # Over HTTP the client repeats the same bytes, however this code parses them.
         by_request = () if whose.request is None else (fingerprint_for_request(self.name, whose.request),)
         first, *others = (*by_request, fingerprint) if self.safe.forms == "current" else (fingerprint, *by_request)
@@ -290,32 +290,8 @@ class Operation:
         return replace(claim, run=announce_in(claim.run, first.name, service))
 
     def is_same_request(self, record: Record, claim: Claim) -> bool:
-        """True if a record with another fingerprint is for this very call: its arguments, read by this code, are equal
-        to those of the call, whatever class names and defaults the code had that stored them. Raises OperationChanged
-        if this code cannot read them, because a client must not be told to use another key.
-
-        A finished run only needs its answer, so newer fields that this code does not have are left out there: this code
-        leaves them out of its own requests, too."""
-        if record.target.partition("@")[0] != self.name or not record.input:
-            return False
-        given = self._read_input(claim.input)
-        wanted = digest_arguments(self._require_body(), given)
-        try:
-            stored = self._read_input(record.input)
-        except OperationChanged:
-            if record.state is State.COMPLETED and wanted and wanted == self._digest_known_part(record, claim):
-                return True
-            raise
-        return wanted != "" and wanted == digest_arguments(self._require_body(), stored)
-
-    def _digest_known_part(self, record: Record, claim: Claim) -> str:
-        """The digest of the stored arguments without the fields that the call does not have. Empty if this code cannot
-        read them even so."""
-        try:
-            known = keep_known_fields(typed.load(record.input.decode(), None), typed.load(claim.input.decode(), None))
-            return digest_arguments(self._require_body(), self._read_input(values.dumps(known).encode()))
-        except (OperationChanged, ValueError):
-            return ""
+        """True if a record with another fingerprint is for this very call (input_codec.py)."""
+        return record.target.partition("@")[0] == self.name and self._get_input_codec().is_same_call(record, claim)
 
     def _check_unclaimed(self, claim: Claim) -> None:
         """Raise an error if the caller holds the key itself: its own claim would look like another request."""
@@ -326,24 +302,6 @@ class Operation:
                 "route or function has one strength and one record. Protect the route with strength='operation', so "
                 "that only the operation claims the key; inside another operation's step, use that step's key"
             )
-
-    def _encode_input(self, given: dict[str, Any]) -> bytes:
-        """The arguments as they are stored. They are read back once here, before the claim."""
-        try:
-            text = typed.dump(given, typed.secrets_rule(self.safe.sealed))
-            self._decode_arguments(text)
-        except OperationError:
-            raise
-        except Exception as error:
-            raise ArgumentError(
-                f"the arguments of operation {self.name!r} cannot be stored and read back: {error}. Pass plain data, "
-                "or values of annotated dataclasses, pydantic models, structs"
-            ) from error
-        return text.encode()
-
-    def _decode_arguments(self, text: str) -> dict[str, Any]:
-        known = read_type_hints(self._require_body())
-        return {name: typed.from_plain(value, known.get(name)) for name, value in typed.load(text, None).items()}
 
     def _resume_id_flow(self, record_id: bytes, because: str) -> Flow[Ended]:
         record, now = yield from self._look_up_own(record_id)
@@ -376,7 +334,7 @@ class Operation:
 
     def call_body(self, attempt: OperationRun, input_: bytes) -> Any:
         """Call the body with its stored input. Returns an awaitable if the body is async."""
-        body, given = self._require_body(), self._read_input(input_)
+        body, given = self._require_body(), self._get_input_codec().read(input_)
         token = run.current.set(attempt)
         try:
             result = body(**given)
@@ -386,23 +344,9 @@ class Operation:
         finally:
             run.current.reset(token)
         if inspect.isawaitable(result):
-            return _await_body(attempt, result)
+            return await_body(attempt, result)
         attempt.body_ended = True
         return result
-
-    def _read_input(self, input_: bytes) -> dict[str, Any]:
-        """The stored arguments. Raises OperationChanged if this code cannot read them: the run is left for other code,
-        and nothing is undone because of it."""
-        try:
-            given = self._decode_arguments(input_.decode())
-            inspect.signature(self._require_body()).bind(**given)
-        except OperationError:
-            raise
-        except Exception as error:
-            raise OperationChanged(
-                self.target, f"its input cannot be read by this code ({type(error).__name__}: {str(error)[:200]})"
-            ) from error
-        return given
 
     def is_exhausted(self, record: Record) -> bool:
         """True if a record without an owner has used up its attempts. The worker calls this (I21)."""
@@ -420,6 +364,11 @@ class Operation:
             raise OperationError(f"operation {self.name!r} has no body yet: decorate one with @{self.name}.body")
         return self._body
 
+    def _get_input_codec(self) -> InputCodec:
+        self._require_body()
+        assert self._input_codec is not None, "it is made with the body"
+        return self._input_codec
+
     def _drive(self, run_flow: Any) -> Any:
         open_step = staging.current_staging.get()
         if open_step is not None and open_step.local:
@@ -430,82 +379,6 @@ class Operation:
         if inspect.iscoroutinefunction(self._require_body()):
             return perform.run_async(self.safe, run_flow)
         return perform.run_sync(self.safe, run_flow)
-
-
-def check_options(step: str, kind: str, options: dict[str, Any]) -> None:
-    """Refuse options that would have no effect: whoever gives them expects one."""
-    ignored = [name for name in ("timeout", "key_life", "service") if kind == "local" and name in options]
-    if ignored:
-        raise OperationError(
-            f"local step {step!r} takes no `{ignored[0]}`, which is for calls to other systems; if it must end in "
-            "time, set a statement timeout in your database"
-        )
-    unused = [name for name in ("tries", "backoff") if name in options and options[name] not in (1, ())]
-    if kind == "foreign" and options.get("repeatable") is False and unused:
-        raise OperationError(
-            f"step {step!r}: {unused[0]}={options[unused[0]]!r} has no effect with repeatable=False, which is sent "
-            "once; leave it out"
-        )
-
-
-def fingerprint_for_request(name: str, request: Fingerprint) -> Fingerprint:
-    """The fingerprint of an operation over HTTP: of its name and the request's own fingerprint."""
-    return fingerprint_text("op1", values.dumps([name, str(request)]))
-
-
-def keep_known_fields(stored: Any, given: Any) -> Any:
-    """Plain data without the fields that other plain data does not have at the same place."""
-    if isinstance(stored, dict) and isinstance(given, dict):
-        return {name: keep_known_fields(item, given[name]) for name, item in stored.items() if name in given}
-    if isinstance(stored, list | tuple) and type(stored) is type(given) and len(stored) == len(given):
-        return type(stored)(keep_known_fields(*pair) for pair in zip(stored, given, strict=True))
-    return stored
-
-
-async def _await_body(attempt: OperationRun, result: Any) -> Any:
-    """Await an async body with `run.current` set, so that its steps find the attempt. A step that still runs when the
-    body has ended (in a task of its own) is awaited before the run is settled, and makes it fail."""
-    token = run.current.set(attempt)
-    stop: BaseException | None = None
-    try:
-        return await result
-    except Exception:
-        raise
-    except BaseException as error:
-        stop = error
-        raise
-    finally:
-        run.current.reset(token)
-        attempt.body_ended = True
-        if not isinstance(stop, GeneratorExit):
-            await await_running_step(attempt, cancel=stop is not None)
-
-
-def note_step_task(attempt: OperationRun) -> None:
-    """Remember the task in which a step is about to run, unless another step runs already: then this one is refused."""
-    import asyncio
-
-    if not attempt.inside:
-        attempt.step_task = asyncio.current_task()
-
-
-async def await_running_step(attempt: OperationRun, *, cancel: bool) -> None:
-    """Wait for the end of a step that the body did not await. `cancel`: the whole attempt is cancelled."""
-    import asyncio
-
-    from retrysafe.engine.cancellation import finish_despite_cancellation
-
-    task: asyncio.Task[Any] | None = attempt.step_task
-    if not attempt.inside or task is None or task is asyncio.current_task():
-        return
-    attempt.broken = attempt.broken or run.not_awaited_error(attempt.inside, "")
-    if cancel:
-        task.cancel()
-    held = await finish_despite_cancellation(task, max_cancels=None if cancel else 0)
-    if not cancel and held.first is not None:
-        task.cancel()
-        await finish_despite_cancellation(task)
-        raise held.first
 
 
 def _to_answer(started: Ended | Accepted) -> Answer | Accepted:
@@ -520,12 +393,3 @@ def parse_record_id(given: str | bytes) -> bytes:
     if len(found) != 32:
         raise UsageError(f"{given!r} is not a record's id: give its 64 hex digits")
     return found
-
-
-def current_run(operation: Operation, step: Step) -> OperationRun:
-    attempt = run.current.get()
-    if attempt is None or attempt.steps is not operation.steps:
-        raise OperationError(
-            f"step {step.name!r} was called outside the body of {operation.name!r}; call the operation instead"
-        )
-    return attempt

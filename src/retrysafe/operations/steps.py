@@ -182,3 +182,19 @@ def read_type_hints(function: Callable[..., Any]) -> dict[str, Any]:
             f"the annotations of {function.__qualname__} cannot be read ({error}); name types that stand at the top "
             "of the module, so that a worker that resumes the operation finds them"
         ) from error
+
+
+def check_options(step: str, kind: str, options: dict[str, Any]) -> None:
+    """Refuse options that would have no effect: whoever gives them expects one."""
+    ignored = [name for name in ("timeout", "key_life", "service") if kind == "local" and name in options]
+    if ignored:
+        raise OperationError(
+            f"local step {step!r} takes no `{ignored[0]}`, which is for calls to other systems; if it must end in "
+            "time, set a statement timeout in your database"
+        )
+    unused = [name for name in ("tries", "backoff") if name in options and options[name] not in (1, ())]
+    if kind == "foreign" and options.get("repeatable") is False and unused:
+        raise OperationError(
+            f"step {step!r}: {unused[0]}={options[unused[0]]!r} has no effect with repeatable=False, which is sent "
+            "once; leave it out"
+        )

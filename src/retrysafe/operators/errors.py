@@ -1,5 +1,5 @@
 """How an operator's wish can end without being done. The command line has an exit code for each (cli/exits.py), the
-console a status (console/problem_pages.py)."""
+console a status (`STATUSES` in console/console.py)."""
 
 from __future__ import annotations
 
