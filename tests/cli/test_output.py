@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from retrysafe.cli.main import main
-from retrysafe.cli.output import Progress, print_table
+from retrysafe.cli.output import ProgressLine, print_table
 from retrysafe.stores.registry import open_store
 from retrysafe.testing.builders import claim, complete
 
@@ -99,7 +99,7 @@ def test_a_long_walk_says_how_far_it_is(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_where_the_cursor_says_nothing_no_share_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    Progress("records", 10).advance(10)
+    ProgressLine("records", 10).advance(10)
     assert capsys.readouterr().err == "10 records\n"
 
 

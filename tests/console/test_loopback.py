@@ -15,7 +15,7 @@ import pytest
 
 from retrysafe import RetrySafe
 from retrysafe.cli.main import main
-from retrysafe.console import Request
+from retrysafe.console import ConsoleRequest
 from retrysafe.console.access import Operator
 from retrysafe.console.console import Console
 from retrysafe.console.loopback import LoopbackApp, OneTimeLogin
@@ -61,9 +61,9 @@ def test_a_wrong_token_starts_no_session() -> None:
         app = LoopbackApp(Console(safe, authenticate=login.authenticate), login)
         token = login.new_token()
         for wrong in ("", "x", token[:-1], f"{token}x"):
-            response = app.handle(Request("GET", "/login", f"token={wrong}", {"host": "127.0.0.1:1"}))
+            response = app.handle(ConsoleRequest("GET", "/login", f"token={wrong}", {"host": "127.0.0.1:1"}))
             assert (response.status, response.header("set-cookie")) == (403, "")
-        found = app.handle(Request("GET", "/login", f"token={token}", {"host": "localhost:1"}))
+        found = app.handle(ConsoleRequest("GET", "/login", f"token={token}", {"host": "localhost:1"}))
         assert found.status == 303
         assert "HttpOnly; SameSite=Strict" in found.header("set-cookie")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from retrysafe import RetrySafe
-from retrysafe.console import Console, Operator, Request
+from retrysafe.console import Console, ConsoleRequest, Operator
 from retrysafe.console.route_list import ACTIONS, PAGES
 from retrysafe.core.ops import List, Lookup
 from retrysafe.errors import SyncAsyncMismatch, UsageError
@@ -188,7 +188,7 @@ def test_the_cookie_of_the_token_is_strict(world: World) -> None:
 
 
 def test_a_failure_of_our_own_shows_nothing(safe: RetrySafe, caplog: pytest.LogCaptureFixture) -> None:
-    def authenticate(request: Request) -> Operator | None:
+    def authenticate(request: ConsoleRequest) -> Operator | None:
         raise RuntimeError("the password is hunter2")
 
     response = Visitor(make_console(safe, authenticate=authenticate)).get("/")

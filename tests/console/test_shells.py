@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from flask import Flask
 
 from retrysafe import RetrySafe
-from retrysafe.console import Console, Operator, Request
+from retrysafe.console import Console, ConsoleRequest, Operator
 from retrysafe.console.messages import MAX_BODY_BYTES
 from retrysafe.core.ops import Lookup
 from retrysafe.core.states import State
@@ -20,7 +20,7 @@ from retrysafe.fastapi import install
 from tests.console.conftest import World
 
 
-def by_header(request: Request) -> Operator | None:
+def by_header(request: ConsoleRequest) -> Operator | None:
     name = request.headers.get("x-user")
     return Operator(name) if name else None
 
@@ -68,7 +68,7 @@ class Caller:
         self._transport = transport
         self._cookies: dict[str, str] = {}
 
-    def __call__(self, method: str, path: str, **options: Any) -> httpx.Response:
+    def __call__(self, method: str, path: str, **options: Any) -> httpx.ConsoleResponse:
         import asyncio
 
         headers = {"x-user": "ann", **options.pop("headers", {})}
@@ -78,7 +78,7 @@ class Caller:
                 self._cookies |= dict(client.cookies)
             return response
 
-        async def call() -> httpx.Response:
+        async def call() -> httpx.ConsoleResponse:
             async with httpx.AsyncClient(
                 transport=self._transport, base_url="http://shop.test", cookies=self._cookies
             ) as client:
@@ -144,5 +144,5 @@ def test_a_length_that_is_no_number_is_refused(console: Console) -> None:
 def test_a_console_closes_nothing_of_the_application(tmp_path: Path) -> None:
     with RetrySafe(f"sqlite:///{tmp_path}/x.db") as safe:
         safe.migrate()
-        Console(safe, authenticate=by_header).handle(Request("GET", "/", headers={"x-user": "ann"}))
+        Console(safe, authenticate=by_header).handle(ConsoleRequest("GET", "/", headers={"x-user": "ann"}))
         assert safe.store.execute(Lookup(bytes(32))).record is None

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from retrysafe.console import Console, Operator, Request, Response
+from retrysafe.console import Console, ConsoleRequest, ConsoleResponse, Operator
 
 HOST = "console.test"
 ORIGIN = f"http://{HOST}"
@@ -22,12 +22,12 @@ class Visitor:
         self._console, self._mount = console, mount
         self.cookies: dict[str, str] = {}
 
-    def send(self, method: str, path: str, body: bytes = b"", **headers: str) -> Response:
+    def send(self, method: str, path: str, body: bytes = b"", **headers: str) -> ConsoleResponse:
         parts = urlsplit(path)
         given = {"host": HOST} | {name.replace("_", "-"): value for name, value in headers.items()}
         if self.cookies:
             given["cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
-        response = self._console.handle(Request(method, parts.path, parts.query, given, body, self._mount))
+        response = self._console.handle(ConsoleRequest(method, parts.path, parts.query, given, body, self._mount))
         for name, value in response.headers:
             if name == "set-cookie":
                 cookie, _, _ = value.partition(";")
@@ -35,10 +35,10 @@ class Visitor:
                 self.cookies[key] = content
         return response
 
-    def get(self, path: str, **headers: str) -> Response:
+    def get(self, path: str, **headers: str) -> ConsoleResponse:
         return self.send("GET", path, **headers)
 
-    def post(self, path: str, fields: Any = (), *, origin: str = ORIGIN, **headers: str) -> Response:
+    def post(self, path: str, fields: Any = (), *, origin: str = ORIGIN, **headers: str) -> ConsoleResponse:
         """A form of our own page."""
         if not self.cookies:
             self.get("/")
@@ -46,7 +46,7 @@ class Visitor:
         pairs.append(("csrf", next(iter(self.cookies.values()))))
         return self.send("POST", path, urlencode(pairs).encode(), origin=origin, **headers)
 
-    def follow(self, response: Response) -> Response:
+    def follow(self, response: ConsoleResponse) -> ConsoleResponse:
         """The page that a form leads to."""
         assert response.status == 303, text_of(response)
         return self.get(response.header("location").removeprefix(self._mount))
@@ -77,5 +77,5 @@ class Markup(HTMLParser):
         return [(tag, tuple(attrs)) for tag, attrs in self.tags]
 
 
-def text_of(response: Response) -> str:
+def text_of(response: ConsoleResponse) -> str:
     return Markup(response.body).text

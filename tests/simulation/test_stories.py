@@ -10,7 +10,7 @@ import pytest
 
 from retrysafe.testing.simulation import shrink
 from retrysafe.testing.simulation.drawing import draw_svg
-from retrysafe.testing.simulation.history import History, Message
+from retrysafe.testing.simulation.history import History, SentMessage
 from retrysafe.testing.simulation.replay import main
 from retrysafe.testing.simulation.shop import SHOP
 from retrysafe.testing.simulation.timeline import format_timeline
@@ -59,10 +59,10 @@ def test_a_timeline_is_sentences() -> None:
 
 def test_a_drawing_has_lanes_arrows_and_marks() -> None:
     history = History(detailed=True)
-    history.messages.append(Message(1.0, "app-1", "store", "Claim", "", "", arrived=1.001))
-    history.messages.append(Message(2.0, "app-1", "provider", "charge", "p<1>", "request_lost"))
-    history.messages.append(Message(3.0, "app-1", "store", "Complete", "", "doubled", arrived=3.001, copied=9.0))
-    history.messages.append(Message(4.0, "worker-1", "store", "List", "", "", arrived=4.001))
+    history.messages.append(SentMessage(1.0, "app-1", "store", "Claim", "", "", arrived=1.001))
+    history.messages.append(SentMessage(2.0, "app-1", "provider", "charge", "p<1>", "request_lost"))
+    history.messages.append(SentMessage(3.0, "app-1", "store", "Complete", "", "doubled", arrived=3.001, copied=9.0))
+    history.messages.append(SentMessage(4.0, "worker-1", "store", "List", "", "", arrived=4.001))
     history.note(5.0, "app-1", "killed")
     drawing = draw_svg(history, "seed 1 & more")
     ElementTree.fromstring(drawing)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from retrysafe.cli import exits
-from retrysafe.cli.output import Progress, print_json, print_note, print_pairs
+from retrysafe.cli.output import ProgressLine, print_json, print_note, print_pairs
 from retrysafe.cli.parsing import add_json, add_reason
 from retrysafe.cli.session import Audit, Session, make_entry, open_session
 from retrysafe.core.ops import List
@@ -87,7 +87,7 @@ class Eraser:
         self._complete = False
 
     def run(self) -> None:
-        progress = Progress("records", 1_000)
+        progress = ProgressLine("records", 1_000)
         name = self._session.capabilities.name
         print_note(f"no index of {name} has scopes: every record is read, which may take a while")
         query = List(self._session.namespace, scope=self._args.scope, limit=PAGE_ROWS)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from retrysafe.cli.exits import CHANGED, DONE
-from retrysafe.cli.output import Progress, make_progress_reporter, print_json, print_note
+from retrysafe.cli.output import ProgressLine, make_progress_reporter, print_json, print_note
 from retrysafe.cli.parsing import add_bulk, add_json, add_reason
 from retrysafe.cli.session import Session, open_session, read_reason
 from retrysafe.core.records import Answer, Record
@@ -205,7 +205,7 @@ def _act_on_all(args: argparse.Namespace, session: Session, action: KeyAction) -
             _print_result(args, record, "would change")
         print_note(f"{len(choice.chosen)} would be changed, {choice.refused} left alone; add --yes to do it")
         return DONE
-    progress, changed = Progress("changed", 100), 0
+    progress, changed = ProgressLine("changed", 100), 0
 
     def report(result: RowResult) -> None:
         nonlocal changed

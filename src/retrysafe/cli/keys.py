@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from retrysafe.cli import exits, key_actions
 from retrysafe.cli.output import (
-    Progress,
+    ProgressLine,
     make_progress_reporter,
     print_json,
     print_note,
@@ -209,7 +209,7 @@ def format_totals(counted: StatsReply | None) -> str:
 def run_export(args: argparse.Namespace) -> int:
     query = build_query(args)
     with open_session(args) as session:
-        progress, number, cursor = Progress("keys written"), 0, args.after
+        progress, number, cursor = ProgressLine("keys written"), 0, args.after
         note_full_read(args, session)
         now = session.read_time()
         parts = split_uncertain(query)

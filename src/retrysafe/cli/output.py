@@ -82,7 +82,7 @@ def shorten(text: str, width: int) -> str:
     return shown if len(shown) <= width else shown[: width - 1] + "…"
 
 
-class Progress:
+class ProgressLine:
     """Says on standard error how far a long command is, on a terminal in one line."""
 
     def __init__(self, what: str, every: int = 5_000) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from retrysafe.cli import exits
-from retrysafe.cli.output import Progress, age_seconds, format_age, print_json, print_note
+from retrysafe.cli.output import ProgressLine, age_seconds, format_age, print_json, print_note
 from retrysafe.cli.parsing import add_json, add_reason
 from retrysafe.cli.session import AuditNotWritten, Session, make_entry, open_session
 from retrysafe.core.backlog import Backlog
@@ -38,7 +38,7 @@ def add_parser(commands: Any) -> None:
 
 def delete_expired(session: Session, limit: int, keep_alive: Callable[[], None]) -> int:
     """Delete in batches with pauses, so that claims are not slowed down. Returns how many went."""
-    reaped, progress = 0, Progress("deleted")
+    reaped, progress = 0, ProgressLine("deleted")
     while reaped < limit:
         wanted = min(BATCH_ROWS, limit - reaped)
         gone = session.execute(Reap(wanted, namespace=session.namespace))

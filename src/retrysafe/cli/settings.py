@@ -17,7 +17,7 @@ FILE_NAME = "retrysafe.toml"
 SECTION_FILE = "pyproject.toml"
 
 
-class Setting(NamedTuple):
+class CliSetting(NamedTuple):
     name: str
     value: str
     source: str
@@ -26,19 +26,19 @@ class Setting(NamedTuple):
 
 def choose_setting(
     name: str, argument: str | None, environ: Mapping[str, str], files: Mapping[str, Mapping[str, Any]]
-) -> Setting:
+) -> CliSetting:
     """The value of one setting. `files`: by the name of each file, what it says."""
     variable = f"RETRYSAFE_{name.upper()}"
     if argument is not None:
-        return Setting(name, argument, "argument")
+        return CliSetting(name, argument, "argument")
     if environ.get(variable):
-        return Setting(name, environ[variable], variable)
+        return CliSetting(name, environ[variable], variable)
     for file, found in files.items():
         if name in found:
             if not isinstance(found[name], str):
                 raise UsageError(f"{file}: {name} = {found[name]!r}: write a text in quotation marks")
-            return Setting(name, found[name], file)
-    return Setting(name, DEFAULTS.get(name, ""), "default" if name in DEFAULTS else "")
+            return CliSetting(name, found[name], file)
+    return CliSetting(name, DEFAULTS.get(name, ""), "default" if name in DEFAULTS else "")
 
 
 def read_files(folder: Path) -> dict[str, dict[str, Any]]:
@@ -63,7 +63,7 @@ def read_files(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def read_setting(args: argparse.Namespace, name: str) -> Setting:
+def read_setting(args: argparse.Namespace, name: str) -> CliSetting:
     return choose_setting(name, getattr(args, name, None), os.environ, read_files(Path.cwd()))
 
 

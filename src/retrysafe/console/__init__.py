@@ -12,6 +12,6 @@ from __future__ import annotations
 
 from retrysafe.console.access import Operator
 from retrysafe.console.console import Console
-from retrysafe.console.messages import Request, Response
+from retrysafe.console.messages import ConsoleRequest, ConsoleResponse
 
-__all__ = ["Console", "Operator", "Request", "Response"]
+__all__ = ["Console", "ConsoleRequest", "ConsoleResponse", "Operator"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from retrysafe.console.messages import Request
+from retrysafe.console.messages import ConsoleRequest
 
 LOOK = "look"
 """The action of every page that only shows. The others have the names of the commands: `keys resolve`."""
@@ -23,7 +23,7 @@ class Operator(NamedTuple):
     """Whatever `authorize` needs to know: the user object of the framework, a set of roles."""
 
 
-Authenticate = Callable[[Request], Operator | None]
+Authenticate = Callable[[ConsoleRequest], Operator | None]
 """Who sent this request? None: nobody who may see the console."""
 
 Authorize = Callable[[Operator, str, Any], bool]

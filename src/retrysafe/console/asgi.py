@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from retrysafe.console.messages import MAX_BODY_BYTES, Request, Response
+from retrysafe.console.messages import MAX_BODY_BYTES, ConsoleRequest, ConsoleResponse
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-TOO_LARGE = Response(413, b"the body is too large\n", (("content-type", "text/plain"),))
+TOO_LARGE = ConsoleResponse(413, b"the body is too large\n", (("content-type", "text/plain"),))
 
 
 class AsgiShell:
-    def __init__(self, handle: Callable[[Request], Response]) -> None:
+    def __init__(self, handle: Callable[[ConsoleRequest], ConsoleResponse]) -> None:
         self._handle = handle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -36,7 +36,7 @@ class AsgiShell:
         await send({"type": "http.response.body", "body": response.body})
 
 
-def build_request(scope: Scope, body: bytes) -> Request:
+def build_request(scope: Scope, body: bytes) -> ConsoleRequest:
     mount = str(scope.get("root_path", "")).rstrip("/")
     path = str(scope["path"])
     # Starlette leaves the mount in `path`; other servers take it away.
@@ -44,7 +44,7 @@ def build_request(scope: Scope, body: bytes) -> Request:
     path = "/" if path == mount else path
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
     query = bytes(scope.get("query_string", b"")).decode("latin-1")
-    return Request(str(scope["method"]), path or "/", query, headers, body, mount, scope)
+    return ConsoleRequest(str(scope["method"]), path or "/", query, headers, body, mount, scope)
 
 
 async def _read_body(receive: Receive) -> bytes | None:

@@ -10,10 +10,10 @@ from typing import Any
 from retrysafe.console import csrf
 from retrysafe.console.access import LOOK, Authenticate, Authorize, Operator, allow_all
 from retrysafe.console.asgi import AsgiShell
-from retrysafe.console.messages import Request, Response, redirect
+from retrysafe.console.messages import ConsoleRequest, ConsoleResponse, redirect
 from retrysafe.console.rendering import SECURITY_HEADERS
 from retrysafe.console.route_list import ACTIONS, PAGES
-from retrysafe.console.routing import RouteTable
+from retrysafe.console.routing import PageTable
 from retrysafe.console.store_verdict import StoreVerdict
 from retrysafe.console.visit import Forbidden, Visit
 from retrysafe.console.wsgi import WsgiShell, mount_beside
@@ -67,7 +67,7 @@ class Console:
         self.origins = frozenset(origins)
         self.login_url = login_url
         self.namespaces = (safe.namespace, observed_namespace(safe.namespace))
-        self.routes = RouteTable((*PAGES, *ACTIONS) if self.actions else PAGES)
+        self.routes = PageTable((*PAGES, *ACTIONS) if self.actions else PAGES)
         self.verdict = StoreVerdict(safe.url)
         self.asgi = AsgiShell(self.handle)
         self.wsgi = WsgiShell(self.handle)
@@ -76,18 +76,20 @@ class Console:
         """A WSGI application that answers below `path` itself and passes everything else on."""
         return mount_beside(app, self.wsgi, path)
 
-    def handle(self, request: Request) -> Response:
+    def handle(self, request: ConsoleRequest) -> ConsoleResponse:
         """Answer one request. Raises nothing."""
         try:
             response = self._answer(request)
         except Exception:
             _log.exception("the console failed on %s %s", request.method, request.path)
-            response = Response(500, b"the console failed; its log says why\n", (("content-type", "text/plain"),))
+            response = ConsoleResponse(
+                500, b"the console failed; its log says why\n", (("content-type", "text/plain"),)
+            )
         if request.method == "HEAD":
             response = response._replace(body=b"")
         return response.with_headers(SECURITY_HEADERS)
 
-    def _answer(self, request: Request) -> Response:
+    def _answer(self, request: ConsoleRequest) -> ConsoleResponse:
         operator = self.authenticate(request)
         if operator is None:
             return self._send_to_login(request)
@@ -101,7 +103,7 @@ class Console:
             unchanged = isinstance(error, CommandError | UsageError) or request.method in ("GET", "HEAD")
             return visit.render("problem.html", find_status(error), title="Not done", error=error, unchanged=unchanged)
 
-    def _answer_operator(self, visit: Visit) -> Response:
+    def _answer_operator(self, visit: Visit) -> ConsoleResponse:
         request = visit.request
         visit.check(LOOK)
         found = self.routes.find(request.method, request.path)
@@ -113,12 +115,12 @@ class Console:
                 raise Forbidden(forgery)
         return self.routes.answer(visit, found)
 
-    def _send_to_login(self, request: Request) -> Response:
+    def _send_to_login(self, request: ConsoleRequest) -> ConsoleResponse:
         if self.login_url and request.method == "GET" and not request.is_fragment:
             return redirect(self.login_url)
-        return Response(401, b"log in first\n", (("content-type", "text/plain"), ("cache-control", "no-store")))
+        return ConsoleResponse(401, b"log in first\n", (("content-type", "text/plain"), ("cache-control", "no-store")))
 
-    def _refuse_route(self, visit: Visit) -> Response:
+    def _refuse_route(self, visit: Visit) -> ConsoleResponse:
         if visit.request.method not in ("GET", "HEAD") and not self.actions:
             raise Forbidden("this console is read-only: it was built without actions=True")
         raise NotFound(f"there is no page {visit.request.path!r}")

@@ -15,14 +15,14 @@ import secrets
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
-from retrysafe.console.messages import Request
+from retrysafe.console.messages import ConsoleRequest
 
 COOKIE = "retrysafe_console_csrf"
 FIELD = "csrf"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
-def read_token(request: Request) -> str:
+def read_token(request: ConsoleRequest) -> str:
     """The token of this browser; empty if it has none yet."""
     found = request.cookies.get(COOKIE, "")
     return found if _TOKEN.fullmatch(found) else ""
@@ -37,7 +37,7 @@ def build_cookie(token: str, mount: str, *, secure: bool) -> str:
     return f"{COOKIE}={token}; Path={mount or '/'}; HttpOnly; SameSite=Strict{more}"
 
 
-def find_forgery(request: Request, origins: Collection[str]) -> str:
+def find_forgery(request: ConsoleRequest, origins: Collection[str]) -> str:
     """Why this request must not act; empty if it may."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is not None and site != "same-origin":
@@ -52,7 +52,7 @@ def find_forgery(request: Request, origins: Collection[str]) -> str:
     return ""
 
 
-def _is_own(origin: str, request: Request, origins: Collection[str]) -> bool:
+def _is_own(origin: str, request: ConsoleRequest, origins: Collection[str]) -> bool:
     if origin in origins:
         return True
     parts = urlsplit(origin)

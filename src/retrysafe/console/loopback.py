@@ -18,7 +18,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from retrysafe.console.access import Operator
 from retrysafe.console.console import Console
-from retrysafe.console.messages import Request, Response, redirect
+from retrysafe.console.messages import ConsoleRequest, ConsoleResponse, redirect
 from retrysafe.console.rendering import SECURITY_HEADERS
 from retrysafe.console.wsgi import Environ, StartResponse, WsgiShell
 
@@ -44,17 +44,17 @@ class OneTimeLogin:
             self._tokens.add(token)
         return token
 
-    def authenticate(self, request: Request) -> Operator | None:
+    def authenticate(self, request: ConsoleRequest) -> Operator | None:
         return self._sessions.get(request.cookies.get(SESSION_COOKIE, ""))
 
-    def log_in(self, request: Request) -> Response:
+    def log_in(self, request: ConsoleRequest) -> ConsoleResponse:
         """Use a link up, and start a session."""
         given = request.param("token")
         with self._lock:
             found = next((each for each in self._tokens if hmac.compare_digest(each.encode(), given.encode())), "")
             self._tokens.discard(found)
             if not found or len(self._sessions) >= MAX_SESSIONS:
-                return Response(
+                return ConsoleResponse(
                     403, b"this link was used already, or is wrong; start the command again for a new one\n",
                     (("content-type", "text/plain"), ("cache-control", "no-store")),
                 )  # fmt: skip
@@ -71,10 +71,10 @@ class LoopbackApp:
         self._console, self._login = console, login
         self._shell = WsgiShell(self.handle)
 
-    def handle(self, request: Request) -> Response:
+    def handle(self, request: ConsoleRequest) -> ConsoleResponse:
         host = urlsplit(f"//{request.headers.get('host', '')}").hostname
         if host not in LOCAL_NAMES:
-            return Response(403, b"open this console by its address on this machine\n", SECURITY_HEADERS)
+            return ConsoleResponse(403, b"open this console by its address on this machine\n", SECURITY_HEADERS)
         if request.path == LOGIN_PATH and request.method == "GET":
             return self._login.log_in(request).with_headers(SECURITY_HEADERS)
         return self._console.handle(request)

@@ -13,7 +13,7 @@ MAX_BODY_BYTES = 512 * 1024
 MAX_FIELDS = 2_000
 
 
-class Request(NamedTuple):
+class ConsoleRequest(NamedTuple):
     """What a shell passes on. Header names are in lower case."""
 
     method: str
@@ -63,7 +63,7 @@ class Request(NamedTuple):
         return f"{self.mount}{path}" + (f"?{urlencode(given)}" if given else "")
 
 
-class Response(NamedTuple):
+class ConsoleResponse(NamedTuple):
     """An answer: status, body, headers in order."""
 
     status: int
@@ -74,10 +74,10 @@ class Response(NamedTuple):
         """The first header of this name; empty if there is none."""
         return next((value for key, value in self.headers if key.lower() == name.lower()), "")
 
-    def with_headers(self, headers: Iterable[tuple[str, str]]) -> Response:
+    def with_headers(self, headers: Iterable[tuple[str, str]]) -> ConsoleResponse:
         return self._replace(headers=(*self.headers, *headers))
 
 
-def redirect(url: str) -> Response:
+def redirect(url: str) -> ConsoleResponse:
     """See another page, with GET."""
-    return Response(303, b"", (("location", url), ("cache-control", "no-store")))
+    return ConsoleResponse(303, b"", (("location", url), ("cache-control", "no-store")))

@@ -17,12 +17,12 @@ from django.views.decorators.csrf import csrf_exempt  # type: ignore[import-unty
 
 from retrysafe.console.access import Operator
 from retrysafe.console.console import Console
-from retrysafe.console.messages import MAX_BODY_BYTES, Request, Response
+from retrysafe.console.messages import MAX_BODY_BYTES, ConsoleRequest, ConsoleResponse
 
 DjangoView = Callable[..., HttpResponse]
 
 
-def find_staff(request: Request) -> Operator | None:
+def find_staff(request: ConsoleRequest) -> Operator | None:
     """The user of the Django session, if it is staff. `authorize` finds the user in `operator.user`."""
     user = getattr(request.raw, "user", None)
     if user is None or not (user.is_authenticated and user.is_active and user.is_staff):
@@ -49,15 +49,15 @@ def make_view(get_console: Callable[[], Console]) -> DjangoView:
     return answer  # type: ignore[no-any-return]
 
 
-def from_django(request: HttpRequest, rest: str) -> Request:
+def from_django(request: HttpRequest, rest: str) -> ConsoleRequest:
     mount = request.path[: len(request.path) - len(rest)].rstrip("/")
     headers = {name.lower(): value for name, value in request.headers.items()}
     headers["host"] = request.get_host()  # as Django trusts it: ALLOWED_HOSTS, USE_X_FORWARDED_HOST
     query = request.META.get("QUERY_STRING", "")
-    return Request(request.method, f"/{rest}", query, headers, request.body, mount, request)
+    return ConsoleRequest(request.method, f"/{rest}", query, headers, request.body, mount, request)
 
 
-def to_django(response: Response) -> HttpResponse:
+def to_django(response: ConsoleResponse) -> HttpResponse:
     made = HttpResponse(response.body, status=response.status)
     del made["Content-Type"]
     for name, value in response.headers:

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from retrysafe.console.messages import Response
+from retrysafe.console.messages import ConsoleResponse
 from retrysafe.console.visit import Visit
 
-Answerer = Callable[..., Response]
+Answerer = Callable[..., ConsoleResponse]
 
 
 class ConsoleRoute(NamedTuple):
@@ -24,7 +24,7 @@ class ConsoleRoute(NamedTuple):
         return self.method == "POST"
 
 
-class RouteTable:
+class PageTable:
     def __init__(self, routes: Sequence[ConsoleRoute]) -> None:
         self.routes = tuple(routes)
         self._compiled = [(route, re.compile(_to_regex(route.pattern))) for route in routes]
@@ -37,7 +37,7 @@ class RouteTable:
                 return route, match.groupdict()
         return None
 
-    def answer(self, visit: Visit, found: tuple[ConsoleRoute, dict[str, str]]) -> Response:
+    def answer(self, visit: Visit, found: tuple[ConsoleRoute, dict[str, str]]) -> ConsoleResponse:
         route, parts = found
         return route.answer(visit, **parts)
 

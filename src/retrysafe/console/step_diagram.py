@@ -16,7 +16,7 @@ LEFT = 20
 BOX_WIDTH = 330
 
 
-class Row(NamedTuple):
+class DiagramRow(NamedTuple):
     name: str
     words: str
     kind: str
@@ -33,7 +33,7 @@ def draw_operation(
     states = {str(entry["step"]): str(entry["state"]) for entry in ledger}
     rows = [_build_row(step, states, standing) for step in operation.steps.values()]
     started = standing.get("started", 0) + standing.get("", 0)
-    rows.insert(0, Row("started", "the claim is committed", "start", "", "", started))
+    rows.insert(0, DiagramRow("started", "the claim is committed", "start", "", "", started))
     height = TOP * 2 + len(rows) * (BOX + GAP) - GAP
     parts = [_draw_row(row, TOP + place * (BOX + GAP)) for place, row in enumerate(rows)]
     arrows = [_draw_arrow(TOP + place * (BOX + GAP) + BOX) for place in range(len(rows) - 1)]
@@ -44,18 +44,20 @@ def draw_operation(
     ).format(label, WIDTH, height, WIDTH, height, Markup("").join(arrows), Markup("").join(parts))
 
 
-def _build_row(step: Step, states: Mapping[str, str], standing: Mapping[str, int]) -> Row:
+def _build_row(step: Step, states: Mapping[str, str], standing: Mapping[str, int]) -> DiagramRow:
     undo = step.undo.__name__ if step.undo is not None else ""
-    return Row(step.name, describe_step(step), step.kind, undo, states.get(step.name, ""), standing.get(step.name, 0))
+    return DiagramRow(
+        step.name, describe_step(step), step.kind, undo, states.get(step.name, ""), standing.get(step.name, 0)
+    )
 
 
-def _describe(row: Row) -> str:
+def _describe(row: DiagramRow) -> str:
     more = [f"{row.runs} runs stand here"] if row.runs else []
     more += [row.state] if row.state else []
     return f"{row.name}{' (' + ', '.join(more) + ')' if more else ''}"
 
 
-def _draw_row(row: Row, top: int) -> Markup:
+def _draw_row(row: DiagramRow, top: int) -> Markup:
     shape = Markup('<rect class="step {} {}" x="{}" y="{}" width="{}" height="{}" rx="{}"/>').format(
         row.kind, f"is-{row.state}" if row.state else "", LEFT, top, BOX_WIDTH, BOX, 4 if row.kind == "local" else 16
     )

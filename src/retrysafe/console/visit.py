@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrysafe.console import csrf
 from retrysafe.console.access import LOOK, Operator
-from retrysafe.console.messages import Request, Response
+from retrysafe.console.messages import ConsoleRequest, ConsoleResponse
 from retrysafe.console.rendering import build_etag, build_policy, render
 from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Record
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Visit:
     """Passed to every page and action."""
 
-    def __init__(self, console: Console, request: Request, operator: Operator) -> None:
+    def __init__(self, console: Console, request: ConsoleRequest, operator: Operator) -> None:
         self.console, self.request, self.operator = console, request, operator
         self.safe = console.safe
         self._known_token = csrf.read_token(request)
@@ -65,7 +65,7 @@ class Visit:
             self.check(action, record)
         return record
 
-    def render(self, template: str, status: int = 200, **values: Any) -> Response:
+    def render(self, template: str, status: int = 200, **values: Any) -> ConsoleResponse:
         """A page, or its inner part for htmx. Pages that are asked for again have an ETag."""
         nonce = secrets.token_urlsafe(18)
         whole = {"visit": self, "console": self.console, "request": self.request, "url": self.request.url, **values}
@@ -81,10 +81,10 @@ class Visit:
             etag = build_etag(body)
             headers.append(("etag", etag))
             if self.request.headers.get("if-none-match") == etag:
-                return Response(304, b"", tuple(headers))
+                return ConsoleResponse(304, b"", tuple(headers))
         if not self._known_token:
             headers.append(("set-cookie", csrf.build_cookie(self.token, self.request.mount, secure=self.is_secure)))
-        return Response(status, body, tuple(headers))
+        return ConsoleResponse(status, body, tuple(headers))
 
     @property
     def is_secure(self) -> bool:

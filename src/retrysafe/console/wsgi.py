@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any
 
-from retrysafe.console.messages import MAX_BODY_BYTES, Request, Response
+from retrysafe.console.messages import MAX_BODY_BYTES, ConsoleRequest, ConsoleResponse
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
@@ -14,13 +14,13 @@ WsgiApp = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 
 class WsgiShell:
-    def __init__(self, handle: Callable[[Request], Response]) -> None:
+    def __init__(self, handle: Callable[[ConsoleRequest], ConsoleResponse]) -> None:
         self._handle = handle
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         body = read_body(environ)
         if body is None:
-            response = Response(413, b"the body is too large\n", (("content-type", "text/plain"),))
+            response = ConsoleResponse(413, b"the body is too large\n", (("content-type", "text/plain"),))
         else:
             response = self._handle(build_request(environ, body))
         phrase = HTTPStatus(response.status).phrase
@@ -29,7 +29,7 @@ class WsgiShell:
         return [response.body]
 
 
-def build_request(environ: Environ, body: bytes) -> Request:
+def build_request(environ: Environ, body: bytes) -> ConsoleRequest:
     headers = {
         name[5:].replace("_", "-").lower(): str(value) for name, value in environ.items() if name.startswith("HTTP_")
     }
@@ -40,7 +40,7 @@ def build_request(environ: Environ, body: bytes) -> Request:
     path = str(environ.get("PATH_INFO", "")).encode("latin-1").decode("utf-8", "replace")
     mount = str(environ.get("SCRIPT_NAME", "")).rstrip("/")
     query = str(environ.get("QUERY_STRING", ""))
-    return Request(str(environ["REQUEST_METHOD"]), path or "/", query, headers, body, mount, environ)
+    return ConsoleRequest(str(environ["REQUEST_METHOD"]), path or "/", query, headers, body, mount, environ)
 
 
 def read_body(environ: Environ) -> bytes | None:

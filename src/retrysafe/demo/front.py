@@ -17,7 +17,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from retrysafe.demo.bus import EventBus
 from retrysafe.demo.child import HOST
 from retrysafe.demo.key_view import describe_record, make_console
-from retrysafe.demo.network import Network
+from retrysafe.demo.network import DemoNetwork
 from retrysafe.demo.supervisor import Supervisor
 from retrysafe.engine.safe import RetrySafe
 
@@ -43,7 +43,7 @@ class Front:
     def __init__(self, folder: Path, store: str, port: int) -> None:
         self.bus = EventBus()
         self.supervisor = Supervisor(folder, store, f"http://{HOST}:{port}/provider", self.bus)
-        self.network = Network(self.supervisor, self.bus)
+        self.network = DemoNetwork(self.supervisor, self.bus)
         self.safe = RetrySafe(store, namespace=NAMESPACE)
 
     @asynccontextmanager

@@ -28,7 +28,7 @@ LOST_SECONDS = 60.0
 NOT_FORWARDED = frozenset({"host", "connection", "content-length", "transfer-encoding", "keep-alive", "date", "server"})
 
 
-class Network:
+class DemoNetwork:
     def __init__(self, supervisor: Supervisor, bus: EventBus) -> None:
         self._supervisor = supervisor
         self._bus = bus

@@ -35,7 +35,7 @@ INSERT_CHARGE = "INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (i
 IdempotencyKey = Annotated[str | None, Header()]
 
 
-class Charge(BaseModel):
+class DemoCharge(BaseModel):
     amount: int
     currency: str
     order: str = ""
@@ -59,7 +59,7 @@ app = FastAPI(title="Provider")
 
 
 @app.post("/charges", status_code=201)
-def create_charge(wanted: Charge, response: Response, idempotency_key: IdempotencyKey = None) -> dict[str, Any]:
+def create_charge(wanted: DemoCharge, response: Response, idempotency_key: IdempotencyKey = None) -> dict[str, Any]:
     """Charge the card, once for each key."""
     new = f"ch_{secrets.token_hex(8)}"
     row = (new, wanted.amount, wanted.currency, wanted.order, wanted.account, idempotency_key, time.time())

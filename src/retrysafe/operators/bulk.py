@@ -51,7 +51,7 @@ class Chosen(NamedTuple):
     op: Any
 
 
-class Choice(NamedTuple):
+class BulkSelection(NamedTuple):
     """What a bulk action would change, as of a time of the store."""
 
     as_of: int
@@ -89,7 +89,7 @@ class BulkAction:
     def __init__(self, session: Session, action: KeyAction, wanted: BulkFilter) -> None:
         self._session, self._action, self._wanted = session, action, wanted
 
-    def choose(self, cap: int, examine: int | None = None) -> Choice:
+    def choose(self, cap: int, examine: int | None = None) -> BulkSelection:
         """The records that match now, at most `cap`, among the first `examine` records of the state."""
         if not 1 <= cap <= MAX_NAMED_RECORDS:
             raise UsageError(f"--cap {cap}: give 1 to {MAX_NAMED_RECORDS}")
@@ -106,7 +106,7 @@ class BulkAction:
             if len(chosen) == cap or examined == examine:
                 break
         complete = len(chosen) < cap and examined != examine
-        return Choice(as_of, chosen, refused, complete=complete)
+        return BulkSelection(as_of, chosen, refused, complete=complete)
 
     def _iter_state(self) -> Iterator[Record]:
         wanted = self._wanted
@@ -115,7 +115,7 @@ class BulkAction:
         )
         return iter_records(self._session.execute, query)
 
-    def choose_again(self, as_of: int, rows: Iterable[tuple[bytes, int]]) -> Choice:
+    def choose_again(self, as_of: int, rows: Iterable[tuple[bytes, int]]) -> BulkSelection:
         """The rows (id and attempt) that an operator was shown and has confirmed. A row that is in another attempt, or
         does not match any more, is skipped."""
         now = self._session.read_time()
@@ -132,7 +132,7 @@ class BulkAction:
                 skipped.append((record_id.hex(), decision.refusal))
             else:
                 chosen.append(Chosen(record, decision.op))
-        return Choice(as_of, chosen, 0, skipped)
+        return BulkSelection(as_of, chosen, 0, skipped)
 
     def _find_change(self, record: Record, as_of: int, attempt: int) -> str:
         if record.attempt != attempt:
@@ -143,7 +143,7 @@ class BulkAction:
 
     def act(
         self,
-        choice: Choice,
+        choice: BulkSelection,
         reason: Reason,
         details: dict[str, Any],
         report: Callable[[RowResult], None] = lambda result: None,

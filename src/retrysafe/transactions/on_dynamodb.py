@@ -32,7 +32,13 @@ from retrysafe.engine.events import REFUSED_EVENTS
 from retrysafe.engine.guard import POLL_SECONDS, Ended, Task, build_replay, refusal_error
 from retrysafe.errors import RetrySafeError, RolledBack, UsageError
 from retrysafe.policy import Policy
-from retrysafe.stores.dynamodb.transact import CONFLICT_CODE, MAX_USER_WRITES, Reason, TransactOp, TransactReply
+from retrysafe.stores.dynamodb.transact import (
+    CONFLICT_CODE,
+    MAX_USER_WRITES,
+    CancellationReason,
+    TransactOp,
+    TransactReply,
+)
 from retrysafe.transactions.block import build_block_task
 
 if TYPE_CHECKING:
@@ -63,7 +69,7 @@ class WritesRefused(RetrySafeError):
     status = 409
     anchor = "writes-refused"
 
-    def __init__(self, key: str, reasons: tuple[Reason, ...]) -> None:
+    def __init__(self, key: str, reasons: tuple[CancellationReason, ...]) -> None:
         self.reasons = reasons
         shown = ", ".join(f"write {reason.place}: {reason.code} {reason.message}".strip() for reason in reasons)
         super().__init__(

@@ -14,7 +14,7 @@ from pymongo.read_concern import ReadConcern
 from retrysafe.errors import NestedTransaction
 from retrysafe.stores.mongo.client import CODEC
 from retrysafe.stores.mongo.errors import find_reply_error
-from retrysafe.stores.mongo.plans import Command
+from retrysafe.stores.mongo.plans import MongoCommand
 from retrysafe.stores.mongo.receipts import MONGO
 from retrysafe.stores.mongo.settings import WRITE_CONCERN_TIMEOUT_MS
 from retrysafe.stores.sql.receipts import CommittedEarly
@@ -42,7 +42,7 @@ class PymongoTx:
     def committed(self) -> bool | None:
         return has_other_number(self.handle, self._number)
 
-    def send(self, command: Command) -> Mapping[str, Any]:
+    def send(self, command: MongoCommand) -> Mapping[str, Any]:
         database = self.handle.client.get_database(command.database, codec_options=CODEC)
         session = None if command.outside else require_open(self.handle)
         reply = check_reply(database.command(build_command_body(command), codec_options=CODEC, session=session))
@@ -65,7 +65,7 @@ class AsyncPymongoTx:
     def committed(self) -> bool | None:
         return has_other_number(self.handle, self._number)
 
-    async def send(self, command: Command) -> Mapping[str, Any]:
+    async def send(self, command: MongoCommand) -> Mapping[str, Any]:
         database = self.handle.client.get_database(command.database, codec_options=CODEC)
         session = None if command.outside else require_open(self.handle)
         reply = check_reply(await database.command(build_command_body(command), codec_options=CODEC, session=session))
@@ -96,7 +96,7 @@ def require_open(session: Any) -> Any:
     return session
 
 
-def build_command_body(command: Command) -> dict[str, Any]:
+def build_command_body(command: MongoCommand) -> dict[str, Any]:
     """The command without its write concern: in a transaction only the commit has one."""
     return {name: value for name, value in command.body.items() if name != "writeConcern"}
 

@@ -1,7 +1,7 @@
 """The worker: runs every service in parallel until it is stopped.
 
-A service is a flow (`tick_flow`). Only the loops here wait: for a tick, for the time at which something is due, or for a
-notification. A service that fails is reported and tried again at the next tick: a database that is down for a minute
+A service is a flow (`tick_flow`). Only the loops here wait: for a tick, for the time at which something is due, or for
+a notification. A service that fails is reported and tried again at the next tick: a database that is down for a minute
 must not end the worker. `run()` starts a thread for each service; `arun()` (loop.py) starts a task on the running loop.
 """
 

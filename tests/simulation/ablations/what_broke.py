@@ -69,6 +69,9 @@ PUT_BACK: dict[str, tuple[str, ...]] = {
     "a foreign step that may have been sent, declared as a *local* one": (
         "a call that became a local step is forgotten",
     ),
+    "a local step with its receipt in another database was committed": (
+        "a local step that became a call is forgotten",
+    ),
     "A job that kills its process was begun for ever": ("a job that kills its process is begun for ever",),
     "An `enqueue` whose `send` failed": ("a sender that could not send keeps its lease",),
     "A worker without a handler for an event of the inbox": ("a worker without a handler marks the event",),

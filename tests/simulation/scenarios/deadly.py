@@ -17,7 +17,7 @@ from retrysafe.testing.simulation.database_store import open_database_with_store
 from retrysafe.testing.simulation.local_shop import count_rows
 from retrysafe.testing.simulation.queue_shop import build_task_entry, check_nothing_behind, decide
 from retrysafe.testing.simulation.replies import reply_safely
-from retrysafe.testing.simulation.stage import Stage
+from retrysafe.testing.simulation.stage import SimulationStage
 
 KINDS = ("deadly_task", "deadly_publisher", "enqueued")
 """`deadly_task`: a job kills each process that begins it; `deadly_publisher`: a staged job kills each worker that
@@ -33,7 +33,7 @@ class Executioner:
 
     name = "executioner"
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: SimulationStage) -> None:
         self.host = stage.add_host("executioner")
         self.deaths: dict[str, int] = {}
         self._stage = stage

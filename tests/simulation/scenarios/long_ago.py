@@ -14,7 +14,7 @@ from retrysafe.errors import RetrySafeError
 from retrysafe.operations import Accepted
 from retrysafe.policy import Policy
 from retrysafe.testing.simulation import AppHost, ClientReply, Handler, Outcome, Purchase, Scenario
-from retrysafe.testing.simulation.stage import Stage
+from retrysafe.testing.simulation.stage import SimulationStage
 from tests.simulation.scenarios.base import SCOPE, reply_to
 
 KINDS = ("expired", "submitted")
@@ -28,7 +28,7 @@ class OldList:
 
     name = "old list"
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: SimulationStage) -> None:
         self.host = stage.add_host("old list")
         self.next_act = ACT_SECONDS
         self._stage, self._is_done = stage, False

@@ -7,13 +7,13 @@ import re
 from typing import NamedTuple
 
 from retrysafe.console.actions.keys import read_happened
-from retrysafe.console.messages import Response
+from retrysafe.console.messages import ConsoleResponse
 from retrysafe.console.pages.keys import KeyFilter
 from retrysafe.console.visit import Visit
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.audit import MAX_NAMED_RECORDS
 from retrysafe.errors import UsageError
-from retrysafe.operators.bulk import BulkAction, BulkFilter, Choice
+from retrysafe.operators.bulk import BulkAction, BulkFilter, BulkSelection
 from retrysafe.operators.key_actions import KeyAction, make_release, make_resolve
 
 EXAMINED_ROWS = 10_000
@@ -60,7 +60,7 @@ def read_number(visit: Visit, name: str, highest: int) -> int:
     return int(text)
 
 
-def preview(visit: Visit) -> Response:
+def preview(visit: Visit) -> ConsoleResponse:
     """What would be changed. Nothing is changed yet."""
     form = read_form(visit)
     cap = read_number(visit, "cap", MAX_NAMED_RECORDS)
@@ -81,7 +81,7 @@ def preview(visit: Visit) -> Response:
     )
 
 
-def confirm(visit: Visit) -> Response:
+def confirm(visit: Visit) -> ConsoleResponse:
     form = read_form(visit)
     as_of = read_number(visit, "as_of", visit.now)
     cap = read_number(visit, "cap", MAX_NAMED_RECORDS)
@@ -91,7 +91,7 @@ def confirm(visit: Visit) -> Response:
     return visit.render("bulk_done.html", title="Bulk action", form=form, done=done, skipped=choice.skipped)
 
 
-def _drop_forbidden(visit: Visit, form: BulkForm, choice: Choice) -> Choice:
+def _drop_forbidden(visit: Visit, form: BulkForm, choice: BulkSelection) -> BulkSelection:
     allowed = [each for each in choice.chosen if visit.may(form.verb, each.record)]
     others = [(each.record.id.hex(), NOT_ALLOWED) for each in choice.chosen if each not in allowed]
     return choice._replace(chosen=allowed, skipped=[*choice.skipped, *others])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 from retrysafe.console.actions.bulk import NOT_ALLOWED, read_number
-from retrysafe.console.messages import Response, redirect
+from retrysafe.console.messages import ConsoleResponse, redirect
 from retrysafe.console.visit import Visit
 from retrysafe.core.jobs import StagedJob
 from retrysafe.engine.audit import MAX_NAMED_RECORDS
@@ -30,7 +30,7 @@ def iter_dead(visit: Visit, topic: str = "") -> list[StagedJob]:
     return [staged for staged in found if topic in ("", staged.job.topic)]
 
 
-def act_on_job(visit: Visit, id: str, verb: str) -> Response:
+def act_on_job(visit: Visit, id: str, verb: str) -> ConsoleResponse:
     action = find_action(verb)
     visit.check(action.name)
     chosen = [staged for staged in iter_dead(visit) if staged.job.id == id]
@@ -43,7 +43,7 @@ def act_on_job(visit: Visit, id: str, verb: str) -> Response:
     return redirect(visit.request.url("/outbox", dead="1"))
 
 
-def preview(visit: Visit) -> Response:
+def preview(visit: Visit) -> ConsoleResponse:
     action = find_action(visit.request.field("verb"))
     visit.check(action.name)
     topic, cap = visit.request.field("topic"), read_number(visit, "cap", MAX_NAMED_RECORDS)
@@ -64,7 +64,7 @@ def preview(visit: Visit) -> Response:
     )
 
 
-def confirm(visit: Visit) -> Response:
+def confirm(visit: Visit) -> ConsoleResponse:
     """Only jobs that were shown, and that are dead letters of this topic still."""
     action = find_action(visit.request.field("verb"))
     visit.check(action.name)

@@ -4,7 +4,7 @@ leaves an audit row. After it, the page of the key shows that row."""
 from __future__ import annotations
 
 from retrysafe.console.access import REVEAL
-from retrysafe.console.messages import Response, redirect
+from retrysafe.console.messages import ConsoleResponse, redirect
 from retrysafe.console.pages.record import gather
 from retrysafe.console.rendering import show_bytes
 from retrysafe.console.visit import Visit
@@ -15,7 +15,7 @@ from retrysafe.operators.key_actions import KeyAction, act_on_record, make_forge
 STATUSES = range(200, 600)
 
 
-def resolve(visit: Visit, id: str) -> Response:
+def resolve(visit: Visit, id: str) -> ConsoleResponse:
     record = visit.find_record(id, "keys resolve")
     happened = read_happened(visit)
     answer = read_answer(visit) if happened else None
@@ -23,22 +23,22 @@ def resolve(visit: Visit, id: str) -> Response:
     return act(visit, record, action)
 
 
-def release(visit: Visit, id: str) -> Response:
+def release(visit: Visit, id: str) -> ConsoleResponse:
     record = visit.find_record(id, "keys release")
     dead = visit.request.field("owner_is_dead") == "1"
     return act(visit, record, make_release(visit.reason.because, owner_is_dead=dead))
 
 
-def forget(visit: Visit, id: str) -> Response:
+def forget(visit: Visit, id: str) -> ConsoleResponse:
     return act(visit, visit.find_record(id, "keys forget"), make_forget())
 
 
-def act(visit: Visit, record: Record, action: KeyAction) -> Response:
+def act(visit: Visit, record: Record, action: KeyAction) -> ConsoleResponse:
     done = act_on_record(visit.session, record, action, visit.reason, read_attempt(visit))
     return redirect(visit.request.url(f"/keys/{record.id.hex()}", did=done.audit))
 
 
-def reveal(visit: Visit, id: str) -> Response:
+def reveal(visit: Visit, id: str) -> ConsoleResponse:
     """Show the stored bytes as text. The audit row is written before they are shown."""
     record = visit.find_record(id, REVEAL)
     entry = visit.reason.entry(REVEAL, (record.id.hex(),), attempt=record.attempt, bodies=True)

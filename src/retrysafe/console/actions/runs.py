@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import cast, get_args
 
 from retrysafe.console.actions.keys import read_attempt
-from retrysafe.console.messages import Response, redirect
+from retrysafe.console.messages import ConsoleResponse, redirect
 from retrysafe.console.visit import Visit
 from retrysafe.operators.errors import ChangedUnderneath, NotFound
 from retrysafe.operators.runs import RunVerb, act_on_run
 
 
-def act_on_run_of(visit: Visit, id: str, verb: str) -> Response:
+def act_on_run_of(visit: Visit, id: str, verb: str) -> ConsoleResponse:
     if verb not in get_args(RunVerb):
         raise NotFound(f"there is no action {verb!r}")
     record = visit.find_record(id, f"operations {verb}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retrysafe.console.messages import Response
+from retrysafe.console.messages import ConsoleResponse
 from retrysafe.console.visit import Visit
 from retrysafe.core.times import DAY_MICROS
 from retrysafe.errors import UsageError
@@ -13,7 +13,7 @@ SHOWN_ROWS = 200
 DAYS = (1, 7, 30, 400)
 
 
-def show_audit(visit: Visit) -> Response:
+def show_audit(visit: Visit) -> ConsoleResponse:
     days = read_days(visit.request.param("days", "7"))
     wanted = visit.request.param("record").lower()
     search = AuditSearch(visit.session, since=max(1, visit.now - days * DAY_MICROS), limit=EXAMINED_ROWS)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from retrysafe.console.messages import Response
+from retrysafe.console.messages import ConsoleResponse
 from retrysafe.console.visit import Visit
 from retrysafe.stores.diagnosis import LABELS
 
 
-def show_doctor(visit: Visit) -> Response:
+def show_doctor(visit: Visit) -> ConsoleResponse:
     verdict = visit.console.verdict.read(anew=visit.request.param("again") == "1")
     return visit.render(
         "doctor.html",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple, get_args
 
 from retrysafe.console.access import LOOK
-from retrysafe.console.messages import Request, Response
+from retrysafe.console.messages import ConsoleRequest, ConsoleResponse
 from retrysafe.console.visit import Visit
 from retrysafe.core.ops import List
 from retrysafe.core.records import Kind, Record
@@ -123,8 +123,8 @@ def find_exact(visit: Visit, wanted: KeyFilter) -> Iterator[Record]:
     return (each for each in found if each.key == wanted.key and visit.may(LOOK, each))
 
 
-def show_keys(visit: Visit) -> Response:
-    request: Request = visit.request
+def show_keys(visit: Visit) -> ConsoleResponse:
+    request: ConsoleRequest = visit.request
     wanted = KeyFilter.read(request.params)
     if wanted.key and wanted.scope:
         records = list(find_exact(visit, wanted))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from retrysafe.console.messages import Response
+from retrysafe.console.messages import ConsoleResponse
 from retrysafe.console.visit import Visit
 from retrysafe.core.backlog import OpenGroup
 from retrysafe.engine.figures import Figures
@@ -47,7 +47,7 @@ def order_groups(groups: tuple[OpenGroup, ...]) -> list[OpenGroup]:
     return sorted(groups, key=lambda group: (-group.uncertain, -group.lapsed, -group.in_progress))
 
 
-def show_now(visit: Visit) -> Response:
+def show_now(visit: Visit) -> ConsoleResponse:
     overview = read_overview(visit.session, visit.safe.namespace, EXAMINED_ROWS)
     return visit.render(
         "now.html",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from retrysafe.console.access import LOOK
-from retrysafe.console.messages import Response
+from retrysafe.console.messages import ConsoleResponse
 from retrysafe.console.step_diagram import draw_operation
 from retrysafe.console.visit import Visit
 from retrysafe.core.records import Record
@@ -21,7 +21,7 @@ SHOWN_RUNS = 200
 UNFINISHED = (State.UNCERTAIN, State.CLAIMED)
 
 
-def show_operations(visit: Visit) -> Response:
+def show_operations(visit: Visit) -> ConsoleResponse:
     state, name = visit.request.param("state"), visit.request.param("name")
     if state and state not in STATES:
         raise UsageError(f"state {state!r}: there are {', '.join(STATES)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from retrysafe.console.access import LOOK
-from retrysafe.console.messages import Response
+from retrysafe.console.messages import ConsoleResponse
 from retrysafe.console.visit import Visit
 from retrysafe.core.backlog import JobBacklog, JobBacklogReply
 from retrysafe.core.jobs import ListJobs, StagedJob
@@ -18,7 +18,7 @@ EXAMINED_ROWS = 2_000
 DEAD_RUNS = 50
 
 
-def show_outbox(visit: Visit) -> Response:
+def show_outbox(visit: Visit) -> ConsoleResponse:
     request = visit.request
     dead, topic = request.param("dead") == "1", request.param("topic")
     has_outbox = visit.session.capabilities.outbox

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from retrysafe.console.access import REVEAL
-from retrysafe.console.messages import Response
+from retrysafe.console.messages import ConsoleResponse
 from retrysafe.console.step_diagram import draw_operation
 from retrysafe.console.timeline import build_timeline
 from retrysafe.console.visit import Visit
@@ -24,7 +24,7 @@ EXAMINED_AUDIT_ROWS = 1_000
 FIRST_ROW = 1
 
 
-def show_record(visit: Visit, id: str) -> Response:
+def show_record(visit: Visit, id: str) -> ConsoleResponse:
     record = visit.find_record(id)
     return visit.render("record.html", **gather(visit, record))
 

@@ -7,23 +7,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from retrysafe.console.messages import Response
+from retrysafe.console.messages import ConsoleResponse
 from retrysafe.console.visit import Visit
 from retrysafe.errors import UsageError
 from retrysafe.operators.route_usage import RouteUse, add_up, parse_census, summarize_use
 
 
-def show_rollout(visit: Visit) -> Response:
+def show_rollout(visit: Visit) -> ConsoleResponse:
     clients = visit.request.param("clients") == "1"
     uses, problems = read_uses(visit, by_client=clients)
     sources = len(visit.console.census)
     return visit.render("rollout.html", title="Rollout", uses=uses, problems=problems, clients=clients, sources=sources)
 
 
-def export_rollout(visit: Visit) -> Response:
+def export_rollout(visit: Visit) -> ConsoleResponse:
     uses, _ = read_uses(visit, by_client=True)
     body = json.dumps([summarize_use(use) for use in uses], indent=1).encode()
-    return Response(200, body, (("content-type", "application/json"), ("cache-control", "no-store"),
+    return ConsoleResponse(200, body, (("content-type", "application/json"), ("cache-control", "no-store"),
                                 ("content-disposition", 'attachment; filename="rollout.json"')))  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from retrysafe.console.messages import Response
+from retrysafe.console.messages import ConsoleResponse
 from retrysafe.console.request_log import FILE_NAME, FieldChange, LogFile, SeenRequest, compare_fields
 from retrysafe.console.visit import Visit
 
@@ -34,7 +34,7 @@ def annotate(requests: list[SeenRequest]) -> list[ShownRequest]:
     return found
 
 
-def show_requests(visit: Visit) -> Response:
+def show_requests(visit: Visit) -> ConsoleResponse:
     path = visit.console.request_log
     shown = annotate(LogFile(path).read())[: -SHOWN_REQUESTS - 1 : -1] if path is not None else []
     return visit.render("requests.html", title="Requests", shown=shown, path=path, file_name=FILE_NAME)

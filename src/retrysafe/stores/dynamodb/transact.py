@@ -36,7 +36,7 @@ CONDITION_FAILED_CODE, CONFLICT_CODE = "ConditionalCheckFailed", "TransactionCon
 THROTTLED_CODES = frozenset({"ThrottlingError", "ProvisionedThroughputExceeded"})
 
 
-class Reason(NamedTuple):
+class CancellationReason(NamedTuple):
     """Why one of the user's writes was not carried out."""
 
     place: int
@@ -52,7 +52,7 @@ class TransactReply(NamedTuple):
     writes that failed."""
 
     claim: ClaimReply
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[CancellationReason, ...] = ()
 
 
 class TransactionCancelled(NamedTuple):
@@ -137,19 +137,19 @@ def send_transaction(op: TransactOp, first: dict[str, Any], token: str) -> Plan[
     )
 
 
-def read_reasons(receipt: Mapping[str, Any], writes: list[Mapping[str, Any]]) -> tuple[Reason, ...]:
+def read_reasons(receipt: Mapping[str, Any], writes: list[Mapping[str, Any]]) -> tuple[CancellationReason, ...]:
     """The reasons why the user's writes failed. Raises if the store itself is the cause, for example by throttling."""
     codes = {str(each.get("Code")) for each in (receipt, *writes)}
     throttled = codes & THROTTLED_CODES
     if throttled:
         raise StoreUnavailable(f"DynamoDB throttles this caller ({', '.join(sorted(throttled))}); nothing was done")
     reasons = tuple(
-        Reason(place, str(each["Code"]), str(each.get("Message", "")), each.get("Item"))
+        CancellationReason(place, str(each["Code"]), str(each.get("Message", "")), each.get("Item"))
         for place, each in enumerate(writes)
         if each.get("Code") not in (None, "None")
     )
     if not reasons and receipt.get("Code") == CONFLICT_CODE:
-        return (Reason(-1, CONFLICT_CODE, "another transaction has this key", None),)
+        return (CancellationReason(-1, CONFLICT_CODE, "another transaction has this key", None),)
     if not reasons:
         raise StoreError(f"DynamoDB cancelled the transaction ({receipt.get('Code')}: {receipt.get('Message')})")
     return reasons

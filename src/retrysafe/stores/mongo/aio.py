@@ -15,7 +15,7 @@ from retrysafe.stores.mongo import errors, schema
 from retrysafe.stores.mongo.batches import SEND_UNBATCHED, group_batches, plan_batch
 from retrysafe.stores.mongo.client import CODEC, AsyncParallelRunner, make_client
 from retrysafe.stores.mongo.outbox import plan_operation
-from retrysafe.stores.mongo.plans import Command, MongoPlans
+from retrysafe.stores.mongo.plans import MongoCommand, MongoPlans
 from retrysafe.stores.mongo.settings import CAPABILITIES, LOCK_TIMEOUT_SECONDS, Collections, MongoLocation, build_names
 
 R = TypeVar("R")
@@ -74,13 +74,13 @@ class AsyncMongoStore:
         if self._owned:
             await self._client.close()
 
-    async def _follow(self, plan: Plan[Command, R]) -> R:
+    async def _follow(self, plan: Plan[MongoCommand, R]) -> R:
         try:
             return await afollow(plan, self._send)
         except LockNotAvailable as error:
             raise errors.lock_timeout_error() from error
 
-    async def _send(self, command: Command) -> Mapping[str, Any]:
+    async def _send(self, command: MongoCommand) -> Mapping[str, Any]:
         # async only
         # AsyncMongoClient.close() does nothing on a client that was never used: such a client would connect now.
         if self._closed:

@@ -15,7 +15,7 @@ from retrysafe.core.moves import decide_grant, is_recognised
 from retrysafe.core.ops import Claim, ClaimReply, Complete, Op, Renew
 from retrysafe.stores.base import LockNotAvailable, Plan
 from retrysafe.stores.mongo import documents, updates
-from retrysafe.stores.mongo.plans import FOUND_AND_NOW, Command, MongoPlans, is_granted, read_now
+from retrysafe.stores.mongo.plans import FOUND_AND_NOW, MongoCommand, MongoPlans, is_granted, read_now
 
 BATCHED_KINDS = (Claim, Complete, Renew)
 MAX_BATCH_STATEMENTS = 200
@@ -56,7 +56,7 @@ def _payload_bytes(op: Op[Any]) -> int:
     return len(op.input) if isinstance(op, Claim) else 0
 
 
-def plan_batch(plans: MongoPlans, ops: Sequence[Any]) -> Plan[Command, list[Any]]:
+def plan_batch(plans: MongoPlans, ops: Sequence[Any]) -> Plan[MongoCommand, list[Any]]:
     """The replies to operations of one kind; SEND_UNBATCHED for each one that must be sent alone."""
     try:
         if isinstance(ops[0], Claim):
@@ -66,7 +66,7 @@ def plan_batch(plans: MongoPlans, ops: Sequence[Any]) -> Plan[Command, list[Any]
         return [SEND_UNBATCHED] * len(ops)  # a transaction holds one of the documents, or the majority was slow
 
 
-def _plan_claims(plans: MongoPlans, ops: Sequence[Claim]) -> Plan[Command, list[Any]]:
+def _plan_claims(plans: MongoPlans, ops: Sequence[Claim]) -> Plan[MongoCommand, list[Any]]:
     statements = [{"q": {"_id": op.id}, "u": updates.claim(op), "upsert": not op.resumes} for op in ops]
     done = yield from plans.write({"update": plans.names.keys, "updates": statements, "ordered": False})
     seen = yield from _read_after_write(plans, ops, done)
@@ -75,7 +75,7 @@ def _plan_claims(plans: MongoPlans, ops: Sequence[Claim]) -> Plan[Command, list[
 
 def _read_after_write(
     plans: MongoPlans, ops: Sequence[Any], done: Mapping[str, Any]
-) -> Plan[Command, dict[bytes, Any]]:
+) -> Plan[MongoCommand, dict[bytes, Any]]:
     """The records after a write, as a majority has them: what others wrote since may be undone by a failover."""
     at = done.get("operationTime")  # a standalone server has none: no failover can undo its writes
     body = {
@@ -98,7 +98,7 @@ def _read_claim_reply(op: Claim, seen_document: Any) -> ClaimReply | SendUnbatch
     return ClaimReply(is_granted(record, op), record, now)
 
 
-def _plan_fenced(plans: MongoPlans, ops: Sequence[Any]) -> Plan[Command, list[Any]]:
+def _plan_fenced(plans: MongoPlans, ops: Sequence[Any]) -> Plan[MongoCommand, list[Any]]:
     statements = []
     for op in ops:
         condition, stages = updates.MOVES[type(op)](op)

@@ -27,7 +27,7 @@ from retrysafe.core.jobs import (
 )
 from retrysafe.core.ops import Op
 from retrysafe.stores.base import Plan
-from retrysafe.stores.mongo.plans import Command, MongoPlans
+from retrysafe.stores.mongo.plans import MongoCommand, MongoPlans
 
 R = TypeVar("R")
 
@@ -36,7 +36,7 @@ _LOOK_AHEAD_FACTOR = 8
 """`take` reads this many times the jobs that it wants: it skips jobs that must wait for others of their order key."""
 
 
-def stage(plans: MongoPlans, op: Stage) -> Plan[Command, int]:
+def stage(plans: MongoPlans, op: Stage) -> Plan[MongoCommand, int]:
     """Insert the jobs whose ids are new, and return how many."""
     jobs: dict[str, Job] = {}
     for job in op.jobs:
@@ -54,12 +54,12 @@ def stage(plans: MongoPlans, op: Stage) -> Plan[Command, int]:
     return staged
 
 
-def _find_known_ids(plans: MongoPlans, ids: Sequence[str]) -> Plan[Command, set[str]]:
+def _find_known_ids(plans: MongoPlans, ids: Sequence[str]) -> Plan[MongoCommand, set[str]]:
     found = yield from _find_jobs(plans, {"_id": {"$in": list(ids)}}, len(ids), {"_id": 1})
     return {each["_id"] for each in found}
 
 
-def _advance_counter(plans: MongoPlans, by: int) -> Plan[Command, int]:
+def _advance_counter(plans: MongoPlans, by: int) -> Plan[MongoCommand, int]:
     body = {
         "findAndModify": plans.names.meta,
         "query": {"_id": _COUNTER},
@@ -71,7 +71,7 @@ def _advance_counter(plans: MongoPlans, by: int) -> Plan[Command, int]:
     return int(reply["value"]["sequence"])
 
 
-def _insert_once(plans: MongoPlans, job_id: str, document: dict[str, Any]) -> Plan[Command, int]:
+def _insert_once(plans: MongoPlans, job_id: str, document: dict[str, Any]) -> Plan[MongoCommand, int]:
     """Insert the job, or change nothing if it exists."""
     body = {
         "update": plans.names.outbox,
@@ -81,7 +81,7 @@ def _insert_once(plans: MongoPlans, job_id: str, document: dict[str, Any]) -> Pl
     return len(reply.get("upserted", ()))
 
 
-def take(plans: MongoPlans, op: TakeJobs) -> Plan[Command, tuple[StagedJob, ...]]:
+def take(plans: MongoPlans, op: TakeJobs) -> Plan[MongoCommand, tuple[StagedJob, ...]]:
     """Lease jobs one by one, in their order. Several jobs of one order key can be leased together, if each job before
     them is leased by this call too."""
     now = yield from plans.read_clock(op.now)
@@ -125,7 +125,7 @@ class OrderGate:
             "namespace": namespace_filter(op.namespace, unnamed=op.unnamed),
         }
 
-    def is_next(self, plans: MongoPlans, job: Mapping[str, Any]) -> Plan[Command, bool]:
+    def is_next(self, plans: MongoPlans, job: Mapping[str, Any]) -> Plan[MongoCommand, bool]:
         order = job["order"]
         if not order:
             return True
@@ -153,7 +153,7 @@ def namespace_filter(namespace: str, *, unnamed: bool) -> dict[str, Any]:
     return {"$in": [*names, "", None] if unnamed or not namespace else names}
 
 
-def _lease(plans: MongoPlans, job: Mapping[str, Any], op: TakeJobs, now: int) -> Plan[Command, StagedJob | None]:
+def _lease(plans: MongoPlans, job: Mapping[str, Any], op: TakeJobs, now: int) -> Plan[MongoCommand, StagedJob | None]:
     body = {
         "findAndModify": plans.names.outbox,
         # Matches nothing if another worker has leased the job meanwhile: it has written its token.
@@ -165,7 +165,7 @@ def _lease(plans: MongoPlans, job: Mapping[str, Any], op: TakeJobs, now: int) ->
     return None if reply["value"] is None else _read_job(reply["value"])
 
 
-def finish(plans: MongoPlans, op: FinishJobs) -> Plan[Command, int]:
+def finish(plans: MongoPlans, op: FinishJobs) -> Plan[MongoCommand, int]:
     if not op.ids:
         return 0
     leased = {"_id": {"$in": list(op.ids)}, "token": op.token}
@@ -173,26 +173,26 @@ def finish(plans: MongoPlans, op: FinishJobs) -> Plan[Command, int]:
     return int(deleted["n"])
 
 
-def fail(plans: MongoPlans, op: FailJob) -> Plan[Command, bool]:
+def fail(plans: MongoPlans, op: FailJob) -> Plan[MongoCommand, bool]:
     now = yield from plans.read_clock(op.now)
     changed = {"due": now + op.delay, "dead": op.dead, "error": op.error, "token": b""}
     return (yield from _change(plans, {"_id": op.id, "token": op.token}, changed))
 
 
-def give_back(plans: MongoPlans, op: ReturnJob) -> Plan[Command, bool]:
+def give_back(plans: MongoPlans, op: ReturnJob) -> Plan[MongoCommand, bool]:
     now = yield from plans.read_clock(op.now)
     changed = {"due": now + op.delay, "error": op.error, "token": b""}
     return (yield from _change(plans, {"_id": op.id, "token": op.token}, changed, {"deliveries": -1}))
 
 
-def revive(plans: MongoPlans, op: ReviveJob) -> Plan[Command, bool]:
+def revive(plans: MongoPlans, op: ReviveJob) -> Plan[MongoCommand, bool]:
     now = yield from plans.read_clock(op.now)
     changed = {"dead": False, "due": now, "attempts": 0, "deliveries": 0, "error": ""}
     condition = {"_id": op.id, "dead": True, "namespace": namespace_filter(op.namespace, unnamed=False)}
     return (yield from _change(plans, condition, changed))
 
 
-def drop(plans: MongoPlans, op: DropJob) -> Plan[Command, bool]:
+def drop(plans: MongoPlans, op: DropJob) -> Plan[MongoCommand, bool]:
     now = yield from plans.read_clock(op.now)
     condition = {
         "_id": op.id,
@@ -204,7 +204,7 @@ def drop(plans: MongoPlans, op: DropJob) -> Plan[Command, bool]:
     return bool(deleted["n"])
 
 
-def backlog(plans: MongoPlans, op: JobBacklog) -> Plan[Command, JobBacklogReply]:
+def backlog(plans: MongoPlans, op: JobBacklog) -> Plan[MongoCommand, JobBacklogReply]:
     now = yield from plans.read_clock(op.now)
     waiting = yield from _count_topics(plans, op, dead=False)
     dead = yield from _count_topics(plans, op, dead=True)
@@ -215,7 +215,7 @@ def backlog(plans: MongoPlans, op: JobBacklog) -> Plan[Command, JobBacklogReply]
     return JobBacklogReply(groups, most >= op.limit, now)
 
 
-def _count_topics(plans: MongoPlans, op: JobBacklog, *, dead: bool) -> Plan[Command, dict[str, tuple[int, int]]]:
+def _count_topics(plans: MongoPlans, op: JobBacklog, *, dead: bool) -> Plan[MongoCommand, dict[str, tuple[int, int]]]:
     """The number of jobs of each topic, and when the oldest was staged."""
     condition: dict[str, Any] = {"dead": dead}
     if op.namespace is not None:
@@ -230,28 +230,28 @@ def _count_topics(plans: MongoPlans, op: JobBacklog, *, dead: bool) -> Plan[Comm
     return {each["_id"]: (int(each["count"]), int(each["oldest"])) for each in found}
 
 
-def assign(plans: MongoPlans, op: AssignJobs) -> Plan[Command, int]:
+def assign(plans: MongoPlans, op: AssignJobs) -> Plan[MongoCommand, int]:
     unnamed = {"namespace": namespace_filter("", unnamed=True)}
     update = {"q": unnamed, "u": {"$set": {"namespace": op.namespace}}, "multi": True}
     reply = yield from plans.write({"update": plans.names.outbox, "updates": [update]})
     return int(reply["n"])
 
 
-def list_namespaces(plans: MongoPlans, op: Namespaces) -> Plan[Command, NamespacesReply]:
+def list_namespaces(plans: MongoPlans, op: Namespaces) -> Plan[MongoCommand, NamespacesReply]:
     unnamed = {"namespace": namespace_filter("", unnamed=True)}
-    counted = yield Command({"count": plans.names.outbox, "query": unnamed}, writes=False)
+    counted = yield MongoCommand({"count": plans.names.outbox, "query": unnamed}, writes=False)
     if not counted["n"] and not op.every:
         return NamespacesReply(0, ())
     names: set[str] = set()
     for collection in (plans.names.keys, plans.names.outbox):
-        found = yield Command({"distinct": collection, "key": "namespace"}, writes=False)
+        found = yield MongoCommand({"distinct": collection, "key": "namespace"}, writes=False)
         names |= {name for name in found["values"] if name}
     return NamespacesReply(int(counted["n"]), tuple(sorted(names)))
 
 
 def _change(
     plans: MongoPlans, condition: dict[str, Any], changed: dict[str, Any], added: dict[str, int] | None = None
-) -> Plan[Command, bool]:
+) -> Plan[MongoCommand, bool]:
     body = {
         "findAndModify": plans.names.outbox,
         "query": condition,
@@ -262,7 +262,7 @@ def _change(
     return reply["value"] is not None
 
 
-def list_jobs(plans: MongoPlans, op: ListJobs) -> Plan[Command, tuple[StagedJob, ...]]:
+def list_jobs(plans: MongoPlans, op: ListJobs) -> Plan[MongoCommand, tuple[StagedJob, ...]]:
     condition: dict[str, Any] = {"sequence": {"$gt": op.after}}
     if op.dead:
         condition["dead"] = True
@@ -274,7 +274,7 @@ def list_jobs(plans: MongoPlans, op: ListJobs) -> Plan[Command, tuple[StagedJob,
 
 def _find_jobs(
     plans: MongoPlans, condition: dict[str, Any], limit: int, fields: dict[str, Any] | None = None
-) -> Plan[Command, list[Mapping[str, Any]]]:
+) -> Plan[MongoCommand, list[Mapping[str, Any]]]:
     """Jobs in the order of their sequence."""
     body: dict[str, Any] = {"find": plans.names.outbox, "filter": condition, "sort": {"sequence": 1}, "limit": limit}
     return (yield from plans.find_all({**body, "batchSize": limit, "projection": fields or {}}))
@@ -326,10 +326,10 @@ JOB_PLANS: dict[type[Any], Callable[[MongoPlans, Any], Any]] = {
 }
 
 
-def plan_operation(plans: MongoPlans, op: Op[R]) -> Plan[Command, R]:
+def plan_operation(plans: MongoPlans, op: Op[R]) -> Plan[MongoCommand, R]:
     """The plan of any operation, those of the outbox included."""
     build = JOB_PLANS.get(type(op))
     if build is None:
         return plans.plan_operation(op)
-    plan: Plan[Command, R] = build(plans, op)
+    plan: Plan[MongoCommand, R] = build(plans, op)
     return plan

@@ -54,7 +54,7 @@ FOUND_AND_NOW = {"found": "$$ROOT", "now": {"$toLong": "$$NOW"}}
 """A projection: the document, and the server's clock at the time of the read."""
 
 
-class Command(NamedTuple):
+class MongoCommand(NamedTuple):
     """One command to send. Its reply is the server's reply, as a mapping."""
 
     body: dict[str, Any]
@@ -78,14 +78,14 @@ class MongoPlans:
         self.names = names
         self._max_time_ms = max(1, round(patience * 1000))
 
-    def plan_operation(self, op: Op[R]) -> Plan[Command, R]:
+    def plan_operation(self, op: Op[R]) -> Plan[MongoCommand, R]:
         """The plan of an operation."""
-        plan: Plan[Command, R] = PLANS[type(op)](self, op)
+        plan: Plan[MongoCommand, R] = PLANS[type(op)](self, op)
         return plan
 
-    def write(self, body: dict[str, Any]) -> Plan[Command, Mapping[str, Any]]:
+    def write(self, body: dict[str, Any]) -> Plan[MongoCommand, Mapping[str, Any]]:
         """Send a write with our write concern, and again after a write conflict."""
-        command = Command({**body, "writeConcern": WRITE_CONCERN, "maxTimeMS": self._max_time_ms})
+        command = MongoCommand({**body, "writeConcern": WRITE_CONCERN, "maxTimeMS": self._max_time_ms})
         for _ in range(MAX_WRITE_TRIES):
             try:
                 reply: Mapping[str, Any] = yield command
@@ -94,19 +94,19 @@ class MongoPlans:
             return reply
         raise StoreUnavailable(f"the key was contended {MAX_WRITE_TRIES} times in a row; nothing was done, try again")
 
-    def find_all(self, body: dict[str, Any]) -> Plan[Command, list[Mapping[str, Any]]]:
+    def find_all(self, body: dict[str, Any]) -> Plan[MongoCommand, list[Mapping[str, Any]]]:
         """All documents of a `find` or an `aggregate`. One reply ends at 16 MB, so there may be several."""
-        reply = yield Command(body, writes=False)
+        reply = yield MongoCommand(body, writes=False)
         found = list(reply["cursor"]["firstBatch"])
         while reply["cursor"]["id"]:
             collection = body.get("find") or body["aggregate"]
-            reply = yield Command({"getMore": reply["cursor"]["id"], "collection": collection}, writes=False)
+            reply = yield MongoCommand({"getMore": reply["cursor"]["id"], "collection": collection}, writes=False)
             found.extend(reply["cursor"]["nextBatch"])
         return found
 
     # Claim ----------------------------------------------------------------------------------
 
-    def claim(self, op: Claim) -> Plan[Command, ClaimReply]:
+    def claim(self, op: Claim) -> Plan[MongoCommand, ClaimReply]:
         body = {
             "findAndModify": self.names.keys,
             "query": {"_id": op.id},
@@ -125,7 +125,7 @@ class MongoPlans:
         record = documents.read_record(value["found"])
         return ClaimReply(is_granted(record, op), record, read_now(op.now, value))
 
-    def _read_held_claim(self, op: Claim) -> Plan[Command, ClaimReply]:
+    def _read_held_claim(self, op: Claim) -> Plan[MongoCommand, ClaimReply]:
         """After a timeout: a transaction holds the key, or the majority was slow. The committed record shows which."""
         record, now = yield from self.read_majority(op.id, op.now)
         if record is not None and is_granted(record, op):
@@ -135,7 +135,7 @@ class MongoPlans:
 
     # Fenced writes --------------------------------------------------------------------------
 
-    def fenced_write(self, op: Any) -> Plan[Command, bool]:
+    def fenced_write(self, op: Any) -> Plan[MongoCommand, bool]:
         condition, stages = updates.MOVES[type(op)](op)
         fence = {"_id": op.id, "attempt": op.fence.attempt, "token": op.fence.token}
         body = {"findAndModify": self.names.keys, "query": fence | condition, "update": stages, "fields": {"_id": 1}}
@@ -148,17 +148,17 @@ class MongoPlans:
 
     # Reading and cleaning -------------------------------------------------------------------
 
-    def read_majority(self, record_id: bytes, now: int | None) -> Plan[Command, tuple[Record | None, int]]:
+    def read_majority(self, record_id: bytes, now: int | None) -> Plan[MongoCommand, tuple[Record | None, int]]:
         """The record as it is now, after a majority has all that was read. A linearizable read guarantees the same, but
         waits for the next write of the journal, which takes a hundred times as long."""
-        found = yield Command(
+        found = yield MongoCommand(
             {"find": self.names.keys, "filter": {"_id": record_id}, "limit": 1, "singleBatch": True}, writes=False
         )
         seen = found["cursor"]["firstBatch"]
         _, clock = yield from self.write_barrier()
         return documents.read_record(seen[0]) if seen else None, clock if now is None else now
 
-    def write_barrier(self) -> Plan[Command, tuple[str, int]]:
+    def write_barrier(self) -> Plan[MongoCommand, tuple[str, int]]:
         """A write that changes nothing. It returns when a majority has everything that was written before. The reply is
         the installation's name, which is drawn if there is none, and the server's clock."""
         body = {
@@ -173,32 +173,32 @@ class MongoPlans:
         value = reply["value"]
         return str(value["found"]["value"]), read_now(None, value)
 
-    def lookup(self, op: Lookup) -> Plan[Command, LookupReply]:
+    def lookup(self, op: Lookup) -> Plan[MongoCommand, LookupReply]:
         record, now = yield from self.read_majority(op.id, op.now)
         return LookupReply(record, now)
 
-    def install(self, op: Install) -> Plan[Command, str]:
+    def install(self, op: Install) -> Plan[MongoCommand, str]:
         name, _ = yield from self.write_barrier()
         return name
 
-    def forget_marker(self, op: ForgetMarker) -> Plan[Command, None]:
+    def forget_marker(self, op: ForgetMarker) -> Plan[MongoCommand, None]:
         """Delete the lock that an early commit has left, once the record says so."""
         yield from self.write({"delete": self.names.meta, "deletes": [{"q": {"_id": op.marker}, "limit": 1}]})
 
-    def read_clock(self, now: int | None) -> Plan[Command, int]:
+    def read_clock(self, now: int | None) -> Plan[MongoCommand, int]:
         """The time as a number. A filter that uses an index needs a number, not an expression."""
         if now is not None:
             return now
-        hello = yield Command({"hello": 1}, writes=False)
+        hello = yield MongoCommand({"hello": 1}, writes=False)
         moment: datetime = hello["localTime"]
         return round(moment.timestamp() * 1000) * 1000
 
-    def reap(self, op: Reap) -> Plan[Command, int]:
+    def reap(self, op: Reap) -> Plan[MongoCommand, int]:
         now = yield from self.read_clock(op.now)
         # Only a withdrawn record expires sooner than that.
         ended = {"completed": {"$lte": now - KEPT_AFTER_COMPLETION_MICROS}}
         expired = {"state": {"$in": _SETTLED}, "expires": {"$lte": now}, **ended, **_namespace_filter(op.namespace)}
-        found = yield Command(
+        found = yield MongoCommand(
             {
                 "find": self.names.keys,
                 "filter": expired,
@@ -219,22 +219,22 @@ class MongoPlans:
         )
         return int(deleted["n"])
 
-    def list(self, op: List) -> Plan[Command, Page]:
+    def list(self, op: List) -> Plan[MongoCommand, Page]:
         condition = yield from self._list_condition(op)
         wanted = op.limit + 1
         body = {"find": self.names.keys, "filter": condition, "sort": {"_id": 1}, "limit": wanted, "batchSize": wanted}
-        found = yield Command(body, writes=False)
+        found = yield MongoCommand(body, writes=False)
         # A reply ends at 16 MB, whatever the limit is. Then this page is shorter, and another page follows.
         cut = found["cursor"]["id"] != 0
         seen = found["cursor"]["firstBatch"]
         if cut:
-            yield Command({"killCursors": self.names.keys, "cursors": [found["cursor"]["id"]]}, writes=False)
+            yield MongoCommand({"killCursors": self.names.keys, "cursors": [found["cursor"]["id"]]}, writes=False)
         shown = seen[: op.limit]
         page, unreadable = read_page(shown, documents.read_record, lambda each: bytes(each["_id"]))
         more = cut or len(seen) > op.limit
         return Page(page, bytes(shown[-1]["_id"]).hex() if more and shown else "", unreadable)
 
-    def _list_condition(self, op: List) -> Plan[Command, dict[str, Any]]:
+    def _list_condition(self, op: List) -> Plan[MongoCommand, dict[str, Any]]:
         condition: dict[str, Any] = {}
         if op.cursor:
             condition["_id"] = {"$gt": read_id_cursor(op.cursor)}
@@ -253,7 +253,7 @@ class MongoPlans:
             states.append({"expires": {"$gt": now}})
         return {**condition, "$and": states} if states else condition
 
-    def stats(self, op: Stats) -> Plan[Command, StatsReply]:
+    def stats(self, op: Stats) -> Plan[MongoCommand, StatsReply]:
         now = yield from self.read_clock(op.now)
         reapable = [{"$lte": ["$expires", now]}, {"$lte": ["$completed", now - KEPT_AFTER_COMPLETION_MICROS]}]
         counted: dict[str, Any] = {
@@ -264,7 +264,7 @@ class MongoPlans:
         }
         stages = [{"$match": _namespace_filter(op.namespace)}, {"$group": counted}]
         body: dict[str, Any] = {"aggregate": self.names.keys, "pipeline": stages, "cursor": {}}
-        found = yield Command(body, writes=False)
+        found = yield MongoCommand(body, writes=False)
         by_state = {each["_id"]: each for each in found["cursor"]["firstBatch"]}
 
         def count_of(state: State, what: str = "count") -> int:
@@ -280,7 +280,7 @@ class MongoPlans:
             now=now,
         )
 
-    def backlog(self, op: Backlog) -> Plan[Command, BacklogReply]:
+    def backlog(self, op: Backlog) -> Plan[MongoCommand, BacklogReply]:
         now = yield from self.read_clock(op.now)
         opened = {"state": {"$in": [State.CLAIMED.value, State.UNCERTAIN.value]}, **_namespace_filter(op.namespace)}
         # The order of the index by state: whatever the limit is, what has lapsed is among the documents that are read.

@@ -16,7 +16,7 @@ from retrysafe.core.records import Answer, Record
 from retrysafe.errors import UsageError
 from retrysafe.stores.base import Plan
 from retrysafe.stores.mongo import documents, updates
-from retrysafe.stores.mongo.plans import Command, MongoPlans, read_now
+from retrysafe.stores.mongo.plans import MongoCommand, MongoPlans, read_now
 from retrysafe.stores.mongo.settings import LOCK_TIMEOUT_SECONDS, Collections
 from retrysafe.stores.sql.dialect import Dialect
 from retrysafe.stores.sql.names import TableNames
@@ -45,7 +45,7 @@ class MongoReceipts:
         self.plans = CollectionPlans(home)
         self._home = home
 
-    def lock_and_read(self, claim: Claim) -> Plan[Command, LockedRead]:
+    def lock_and_read(self, claim: Claim) -> Plan[MongoCommand, LockedRead]:
         """Read the record, and take the lock if the claim may be granted."""
         reply = yield self._build_command(self._read_command(claim.id))
         seen = reply["cursor"]["firstBatch"]
@@ -68,7 +68,7 @@ class MongoReceipts:
         ]
         return {"aggregate": self._home.names.meta, "pipeline": stages, "cursor": {}}
 
-    def _lock(self, claim: Claim) -> Plan[Command, tuple[bool, bytes]]:
+    def _lock(self, claim: Claim) -> Plan[MongoCommand, tuple[bool, bytes]]:
         """Take the lock. Returns whether this transaction has it, and the token of a lock that was left behind."""
         written = {"query": {"_id": claim.id}, "update": {"$set": {"token": claim.token}}, "upsert": True}
         try:
@@ -86,7 +86,7 @@ class MongoReceipts:
 
     def mark_transaction(
         self, look: LockedRead | None = None, owner: bytes = b"", base: Record | None = None
-    ) -> Generator[Command, Any, TxMarker]:
+    ) -> Generator[MongoCommand, Any, TxMarker]:
         """The lock is the mark. Raises CommittedEarly if it was there before: an earlier attempt committed it by hand,
         and has not come to the end of its work, or died."""
         yield from ()  # a plan that has nothing to say
@@ -94,16 +94,16 @@ class MongoReceipts:
             raise CommittedEarly
         return TxMarker(0)
 
-    def was_committed(self, mark: TxMarker) -> Plan[Command, bool | None]:
+    def was_committed(self, mark: TxMarker) -> Plan[MongoCommand, bool | None]:
         """Nobody can tell once it is over."""
         yield from ()
         return None
 
-    def forget_marker(self, owner: bytes) -> Plan[Command, None]:
+    def forget_marker(self, owner: bytes) -> Plan[MongoCommand, None]:
         """Delete the lock that an early commit has left, once the record says so."""
         yield self._build_command({"delete": self._home.names.meta, "deletes": [{"q": {"_id": owner}, "limit": 1}]})
 
-    def is_other_transaction(self, claim: Claim, mark: TxMarker) -> Plan[Command, bool]:
+    def is_other_transaction(self, claim: Claim, mark: TxMarker) -> Plan[MongoCommand, bool]:
         """A lock that others can see was committed."""
         lock = {"_id": claim.id, "token": claim.token}
         seen = yield self._build_command({"find": self._home.names.meta, "filter": lock, "limit": 1}, outside=True)
@@ -111,7 +111,7 @@ class MongoReceipts:
 
     def write_receipt(
         self, claim: Claim, look: LockedRead, grant: Grant, answer: Answer, mark: TxMarker
-    ) -> Plan[Command, Record | None]:
+    ) -> Plan[MongoCommand, Record | None]:
         """Insert the receipt, or replace the record that was read. None: another transaction changed the record
         meanwhile. Raises CommittedEarly if the open transaction is not the one that began."""
         if (yield from self.is_other_transaction(claim, mark)):
@@ -134,8 +134,8 @@ class MongoReceipts:
         put = yield self._build_command(body)
         return None if put["value"] is None else documents.read_record(put["value"])
 
-    def _build_command(self, body: dict[str, Any], *, outside: bool = False) -> Command:
-        return Command(body, outside=outside, database=self._home.database)
+    def _build_command(self, body: dict[str, Any], *, outside: bool = False) -> MongoCommand:
+        return MongoCommand(body, outside=outside, database=self._home.database)
 
 
 class CollectionPlans:
@@ -145,10 +145,10 @@ class CollectionPlans:
         self._plans = MongoPlans(home.names, LOCK_TIMEOUT_SECONDS)
         self._database = home.database
 
-    def plan_operation(self, op: Any) -> Plan[Command, Any]:
+    def plan_operation(self, op: Any) -> Plan[MongoCommand, Any]:
         return self._address_commands(self._plans.plan_operation(op))
 
-    def _address_commands(self, plan: Plan[Command, Any]) -> Plan[Command, Any]:
+    def _address_commands(self, plan: Plan[MongoCommand, Any]) -> Plan[MongoCommand, Any]:
         try:
             command = next(plan)
             while True:

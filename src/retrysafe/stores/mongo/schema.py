@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from retrysafe.stores.base import Plan
-from retrysafe.stores.mongo.plans import RESTING, Command, MongoPlans
+from retrysafe.stores.mongo.plans import RESTING, MongoCommand, MongoPlans
 from retrysafe.stores.mongo.settings import WRITE_CONCERN, CollectionNames
 
 _OPEN_FILTER = {"state": {"$in": ["claimed", "uncertain"]}}
@@ -34,9 +34,11 @@ def build_indexes(names: CollectionNames) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def upgrade(plans: MongoPlans) -> Plan[Command, list[str]]:
+def upgrade(plans: MongoPlans) -> Plan[MongoCommand, list[str]]:
     """Create what is missing and return the names of those collections. Two processes may do this at once."""
-    listed = yield Command({"listCollections": 1, "nameOnly": True, "cursor": {"batchSize": 100_000}}, writes=False)
+    listed = yield MongoCommand(
+        {"listCollections": 1, "nameOnly": True, "cursor": {"batchSize": 100_000}}, writes=False
+    )
     existing = {each["name"] for each in listed["cursor"]["firstBatch"]}
     made: list[str] = []
     for name, wanted in build_indexes(plans.names).items():
@@ -44,13 +46,13 @@ def upgrade(plans: MongoPlans) -> Plan[Command, list[str]]:
             continue
         made.append(name)
         if wanted:
-            yield Command({"createIndexes": name, "indexes": wanted, "writeConcern": WRITE_CONCERN})
+            yield MongoCommand({"createIndexes": name, "indexes": wanted, "writeConcern": WRITE_CONCERN})
     yield from plans.write_barrier()  # creates the meta collection
     return made
 
 
-def _lacks_indexes(name: str, wanted: list[dict[str, Any]]) -> Plan[Command, bool]:
-    found = yield Command({"listIndexes": name, "cursor": {"batchSize": 1000}}, writes=False)
+def _lacks_indexes(name: str, wanted: list[dict[str, Any]]) -> Plan[MongoCommand, bool]:
+    found = yield MongoCommand({"listIndexes": name, "cursor": {"batchSize": 1000}}, writes=False)
     have = {each["name"] for each in found["cursor"]["firstBatch"]}
     return any(index["name"] not in have for index in wanted)
 

@@ -14,7 +14,7 @@ from retrysafe.stores.mongo import errors, schema
 from retrysafe.stores.mongo.batches import SEND_UNBATCHED, group_batches, plan_batch
 from retrysafe.stores.mongo.client import CODEC, ParallelRunner, make_client
 from retrysafe.stores.mongo.outbox import plan_operation
-from retrysafe.stores.mongo.plans import Command, MongoPlans
+from retrysafe.stores.mongo.plans import MongoCommand, MongoPlans
 from retrysafe.stores.mongo.settings import CAPABILITIES, LOCK_TIMEOUT_SECONDS, Collections, MongoLocation, build_names
 
 R = TypeVar("R")
@@ -71,13 +71,13 @@ class MongoStore:
         if self._owned:
             self._client.close()
 
-    def _follow(self, plan: Plan[Command, R]) -> R:
+    def _follow(self, plan: Plan[MongoCommand, R]) -> R:
         try:
             return follow(plan, self._send)
         except LockNotAvailable as error:
             raise errors.lock_timeout_error() from error
 
-    def _send(self, command: Command) -> Mapping[str, Any]:
+    def _send(self, command: MongoCommand) -> Mapping[str, Any]:
         try:
             reply: Mapping[str, Any] = self._database.command(command.body, codec_options=CODEC)
         except Exception as error:

@@ -22,7 +22,7 @@ from retrysafe.testing.simulation.outcome import Outcome
 from retrysafe.testing.simulation.plan import Plan
 from retrysafe.testing.simulation.scenario import Actor, Scenario
 from retrysafe.testing.simulation.shrink import Story, shrink
-from retrysafe.testing.simulation.stage import Stage
+from retrysafe.testing.simulation.stage import SimulationStage
 from retrysafe.testing.simulation.world import World
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
     "Plan",
     "Purchase",
     "Scenario",
-    "Stage",
+    "SimulationStage",
     "Story",
     "World",
     "check",

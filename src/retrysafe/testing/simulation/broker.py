@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrysafe.errors import RetrySafeError
-from retrysafe.testing.simulation.network import Refused, Unanswered
-from retrysafe.testing.simulation.stage import Stage
+from retrysafe.testing.simulation.network import ConnectionRefused, Unanswered
+from retrysafe.testing.simulation.stage import SimulationStage
 
 if TYPE_CHECKING:
     from retrysafe.testing.simulation.fleet import Fleet
@@ -61,7 +61,7 @@ class SimulatedBroker:
 
     name = "broker"
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: SimulationStage) -> None:
         self.host = stage.add_host("broker")
         self.log = BrokerLog()
         self._stage = stage
@@ -89,7 +89,7 @@ class SimulatedBroker:
             )
         except Unanswered as error:
             raise TimeoutError(str(error)) from None
-        except Refused as error:
+        except ConnectionRefused as error:
             raise ConnectionError(str(error)) from None
 
     # At the broker -----------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class SimulatedBroker:
                 what=f"deliver {message.topic}",
                 about=message.about,
             )
-        except (Unanswered, Refused):
+        except (Unanswered, ConnectionRefused):
             return Consumed(AGAIN_SECONDS * self._chance.random())
         except (RetrySafeError, OSError):
             delivery.failures += 1

@@ -18,8 +18,8 @@ from retrysafe.client.unanswered import UnansweredOperation
 from retrysafe.testing.simulation.application import ClientReply, Purchase
 from retrysafe.testing.simulation.fleet import Fleet
 from retrysafe.testing.simulation.hosts import Host, current_host
-from retrysafe.testing.simulation.network import Refused, Unanswered
-from retrysafe.testing.simulation.stage import Stage
+from retrysafe.testing.simulation.network import ConnectionRefused, Unanswered
+from retrysafe.testing.simulation.stage import SimulationStage
 
 CLIENT_TIMEOUT_SECONDS = 30.0
 MAX_CALLS = 200
@@ -29,7 +29,7 @@ RETRIES = Retries()
 class Clients:
     """The clients of one application, each on a host of its own."""
 
-    def __init__(self, stage: Stage, fleet: Fleet, prefix: str = "") -> None:
+    def __init__(self, stage: SimulationStage, fleet: Fleet, prefix: str = "") -> None:
         self.hosts: list[Host] = []
         self._stage, self._fleet, self._prefix = stage, fleet, prefix
         self._tasks: list[asyncio.Task[None]] = []
@@ -79,7 +79,7 @@ def is_unknown(attempt: AttemptResult) -> bool:
 class ClientTransport:
     """Sends one call of a client over the simulated network, each attempt to a host of its own choice."""
 
-    def __init__(self, stage: Stage, fleet: Fleet, purchase: Purchase, chance: Random) -> None:
+    def __init__(self, stage: SimulationStage, fleet: Fleet, purchase: Purchase, chance: Random) -> None:
         self.last: ClientReply | None = None
         self._stage, self._fleet, self._purchase, self._chance = stage, fleet, purchase, chance
 
@@ -92,7 +92,7 @@ class ClientTransport:
             reply = self.last = await self._fleet.send(app, purchase, seconds=CLIENT_TIMEOUT_SECONDS)
         except Unanswered as error:
             return self._fail(error, "unclear")
-        except Refused as error:
+        except ConnectionRefused as error:
             return self._fail(error, "unsent")
         except Exception as error:  # of the application: a server answers 500
             self._stage.note(app, "handler failed", purchase.name, error=repr(error))

@@ -19,8 +19,8 @@ from retrysafe.stores.base import LockNotAvailable, follow
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import build_names
-from retrysafe.testing.simulation.network import Refused, Unanswered
-from retrysafe.testing.simulation.stage import Stage
+from retrysafe.testing.simulation.network import ConnectionRefused, Unanswered
+from retrysafe.testing.simulation.stage import SimulationStage
 from retrysafe.transactions.base import SQLITE, DialectName, Rows, fill_now
 
 if TYPE_CHECKING:
@@ -50,13 +50,13 @@ class ConnectionGone(ConnectionError):
     """The connection to the database is lost: whether the last statement was carried out is not known."""
 
 
-class Conflict(Exception):
+class SerializationConflict(Exception):
     """The database rolled the transaction back because of another one."""
 
     sqlstate = "40001"
 
 
-class Session:
+class DatabaseSession:
     """One connection. `is_lost`: its client has given it up, and sends nothing on it any more."""
 
     __slots__ = ("is_lost",)
@@ -79,7 +79,7 @@ class SimulatedDatabase:
 
     name = "database"
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: SimulationStage) -> None:
         self.host = stage.add_host("database")
         self.connection = open_database()
         self.forms = stage.draw("forms").choice(FORMS)
@@ -94,7 +94,7 @@ class SimulatedDatabase:
         """The store, where it is in this database."""
         self._stage, self._loop = stage, stage.loop
         self._chance = stage.draw("transactions")
-        self._holder: Session | None = None
+        self._holder: DatabaseSession | None = None
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._touched = 0.0
         self._doomed = False
@@ -104,7 +104,7 @@ class SimulatedDatabase:
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[SimulatedTx]:
         """One transaction on a connection of its own (`retrysafe.transactions.base.AsyncTxSource`)."""
-        session = Session()
+        session = DatabaseSession()
         await self._ask(session, "BEGIN", lambda: self.open(session))
         tx = SimulatedTx(self, session)
         try:
@@ -118,18 +118,18 @@ class SimulatedDatabase:
             raise
         await self._ask(session, "COMMIT", lambda: self.commit(session))
 
-    async def send(self, session: Session, sql: str, values: Mapping[str, Any]) -> Rows:
+    async def send(self, session: DatabaseSession, sql: str, values: Mapping[str, Any]) -> Rows:
         rows: Rows = await self._ask(session, sql.split(None, 1)[0], lambda: self.run(session, sql, values))
         return rows
 
-    async def _ask(self, session: Session, what: str, function: Callable[[], Any]) -> Any:
+    async def _ask(self, session: DatabaseSession, what: str, function: Callable[[], Any]) -> Any:
         if session.is_lost:
             raise ConnectionGone("the connection is closed")
         try:
             return await self._stage.network.call(
                 self.host, function, seconds=STATEMENT_SECONDS, what=what, about="", once=True
             )
-        except (Unanswered, Refused) as error:
+        except (Unanswered, ConnectionRefused) as error:
             session.is_lost = True
             raise ConnectionGone(str(error)) from None
 
@@ -161,7 +161,7 @@ class SimulatedDatabase:
 
     # On the server, in the context of its host -------------------------------------------------------
 
-    async def open(self, session: Session) -> None:
+    async def open(self, session: DatabaseSession) -> None:
         """Wait for the write lock, and begin. Raises LockNotAvailable."""
         await self.wait_for_lock()
         self._holder, self._doomed = session, self._chance.random() < self.conflicts
@@ -182,25 +182,25 @@ class SimulatedDatabase:
             except TimeoutError:
                 raise LockNotAvailable("another transaction is open") from None
 
-    def run(self, session: Session, sql: str, values: Mapping[str, Any]) -> Rows:
+    def run(self, session: DatabaseSession, sql: str, values: Mapping[str, Any]) -> Rows:
         """Run one statement of an open transaction."""
         self._require(session)
         if self._doomed and self._chance.random() < 0.5:
             self.roll_back(session)
-            raise Conflict("could not serialize access")
+            raise SerializationConflict("could not serialize access")
         return [tuple(row) for row in self.connection.execute(sql, fill_now(values))]
 
-    def commit(self, session: Session) -> None:
+    def commit(self, session: DatabaseSession) -> None:
         self._require(session)
         if self._doomed:
             self.roll_back(session)
-            raise Conflict("could not serialize access")
+            raise SerializationConflict("could not serialize access")
         self.connection.execute("COMMIT")
         for look in self.after_commit:
             look()
         self._release()
 
-    def roll_back(self, session: Session) -> None:
+    def roll_back(self, session: DatabaseSession) -> None:
         """Does nothing if the transaction is over."""
         if self._holder is session:
             if self.connection.in_transaction:
@@ -213,16 +213,16 @@ class SimulatedDatabase:
         if self._holder is not None:
             self.roll_back(self._holder)
 
-    def _require(self, session: Session) -> None:
+    def _require(self, session: DatabaseSession) -> None:
         if self._holder is not session:
             raise ConnectionGone("the server has closed this connection")
         self._touched = self._loop.now
 
-    def _watch_idle(self, session: Session) -> None:
+    def _watch_idle(self, session: DatabaseSession) -> None:
         self._touched = self._loop.now
         self._loop.call_at_true_time(self._loop.now + IDLE_SECONDS, self._end_idle, session, host=self.host)
 
-    def _end_idle(self, session: Session) -> None:
+    def _end_idle(self, session: DatabaseSession) -> None:
         if self._holder is not session:
             return
         if self._loop.now - self._touched < IDLE_SECONDS - 0.001:  # the sum of two times is not exact
@@ -246,7 +246,7 @@ class SimulatedTx:
     dialect = SQLITE
     dialect_name: DialectName = "sqlite"
 
-    def __init__(self, database: SimulatedDatabase, session: Session) -> None:
+    def __init__(self, database: SimulatedDatabase, session: DatabaseSession) -> None:
         self._database, self._session = database, session
 
     @property

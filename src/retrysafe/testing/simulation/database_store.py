@@ -22,7 +22,7 @@ from retrysafe.stores.sql.plans import SqlPlans
 from retrysafe.stores.sqlite.file import CAPABILITIES
 from retrysafe.testing.simulation.database import NAMES, SimulatedDatabase
 from retrysafe.testing.simulation.network import Network
-from retrysafe.testing.simulation.stage import Stage
+from retrysafe.testing.simulation.stage import SimulationStage
 from retrysafe.testing.simulation.store import RemoteStore, StoreServer
 from retrysafe.transactions.base import SQLITE, fill_now
 
@@ -159,7 +159,7 @@ class DatabaseStoreServer(StoreServer):
         return self._apply_now(ops)
 
 
-def open_database_with_store(stage: Stage) -> SimulatedDatabase:
+def open_database_with_store(stage: SimulationStage) -> SimulatedDatabase:
     """For `Scenario.actors` of a scenario with `store="database"`."""
     database = SimulatedDatabase(stage)
     database.store_server = DatabaseStoreServer(database)

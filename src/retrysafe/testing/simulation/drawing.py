@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import NamedTuple
 
-from retrysafe.testing.simulation.history import History, HistoryEvent, Message
+from retrysafe.testing.simulation.history import History, HistoryEvent, SentMessage
 from retrysafe.testing.simulation.timeline import describe
 
 LANE_PIXELS, ROW_PIXELS, LEFT_PIXELS, TOP_PIXELS = 150, 20, 90, 50
@@ -46,7 +46,7 @@ class Row(NamedTuple):
     at: float
     order: int
     lane: str
-    message: Message | None
+    message: SentMessage | None
     end: str
     """`sent`, `arrived` or `copied`; empty for a mark."""
     event: HistoryEvent | None

@@ -10,7 +10,7 @@ from random import Random
 from retrysafe.testing.simulation.fleet import Fleet
 from retrysafe.testing.simulation.hosts import Host
 from retrysafe.testing.simulation.plan import FAULTS_END_SECONDS
-from retrysafe.testing.simulation.stage import Stage
+from retrysafe.testing.simulation.stage import SimulationStage
 from retrysafe.testing.simulation.store import StoreServer
 
 Fault = Callable[[Random], None]
@@ -25,7 +25,7 @@ MAX_SLOW_SECONDS = 90.0
 class FaultSchedule:
     """The faults of one history, as its plan counts them. Each has a source of chance of its own."""
 
-    def __init__(self, stage: Stage, fleets: list[Fleet], server: StoreServer) -> None:
+    def __init__(self, stage: SimulationStage, fleets: list[Fleet], server: StoreServer) -> None:
         self._stage, self._fleets, self._server = stage, fleets, server
         self.met: dict[str, int] = {}
         """How often each fault was met."""

@@ -11,9 +11,9 @@ from retrysafe.testing.simulation.application import AppHost, ClientReply, Purch
 from retrysafe.testing.simulation.chance import draw_share
 from retrysafe.testing.simulation.hosts import Host
 from retrysafe.testing.simulation.provider import SimulatedProvider
-from retrysafe.testing.simulation.requests import RequestLog
+from retrysafe.testing.simulation.requests import ClientRequestLog
 from retrysafe.testing.simulation.scenario import Actor, Scenario
-from retrysafe.testing.simulation.stage import Stage
+from retrysafe.testing.simulation.stage import SimulationStage
 from retrysafe.testing.simulation.store import StoreServer
 from retrysafe.testing.simulation.walls import WalledStore
 
@@ -28,7 +28,7 @@ HANDLE = "handle"
 """The entry of the application that answers purchases: what `deploy` returned."""
 
 
-def open_provider(stage: Stage, scenario: Scenario, name: str) -> SimulatedProvider:
+def open_provider(stage: SimulationStage, scenario: Scenario, name: str) -> SimulatedProvider:
     """A payment provider, as the plan has it."""
     plan, host = stage.plan, stage.add_host(name)
     memory, declines = (plan.provider_memory, plan.declines) if scenario.knows_provider else (LONG_MEMORY_SECONDS, 0.0)
@@ -44,7 +44,7 @@ class Fleet:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: SimulationStage,
         scenario: Scenario,
         server: StoreServer,
         purchases: list[Purchase],
@@ -69,7 +69,7 @@ class Fleet:
         """Called with what is wrong when a reply of the store shows another application's records (I34)."""
         self.complaints = 0
         """How many clients were told, since a person looked last, that other code has to answer them."""
-        self.requests = RequestLog()
+        self.requests = ClientRequestLog()
         self._scenario = scenario
         self._kinds = frozenset(purchase.kind for purchase in purchases)
         self.server: StoreServer = server

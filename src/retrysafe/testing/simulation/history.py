@@ -18,7 +18,7 @@ class HistoryEvent(NamedTuple):
 
 
 @dataclass(slots=True)
-class Message:
+class SentMessage:
     """One message. Times are true time in seconds; None: it never came to that."""
 
     sent: float
@@ -38,7 +38,7 @@ class History:
     def __init__(self, *, detailed: bool = False) -> None:
         self.events: list[HistoryEvent] = []
         self.detailed = detailed
-        self.messages: list[Message] = []
+        self.messages: list[SentMessage] = []
 
     def note(self, at: float, where: str, what: str, about: str = "", **data: Any) -> None:
         self.events.append(HistoryEvent(at, where, what, about, data))

@@ -14,7 +14,7 @@ from types import CoroutineType
 from typing import Any, NamedTuple
 
 from retrysafe.testing.simulation.chance import choose, draw_four
-from retrysafe.testing.simulation.history import History, Message
+from retrysafe.testing.simulation.history import History, SentMessage
 from retrysafe.testing.simulation.hosts import HOST, TRUE_TIME, Host
 from retrysafe.testing.simulation.loop import SimulatedLoop
 
@@ -57,7 +57,7 @@ class Unanswered(Exception):
     """No reply came within the time that the sender waits."""
 
 
-class Refused(Exception):
+class ConnectionRefused(Exception):
     """The receiver could not be reached: nothing was sent."""
 
 
@@ -152,12 +152,12 @@ class Network:
                 fate = fate._replace(fault="", copy_seconds=None)
             else:
                 self._history.note(loop.now, sender.name, fate.fault, about, message=what, to=receiver.name)
-        message: Message | None = None
+        message: SentMessage | None = None
         if self._history.detailed:
-            message = Message(loop.now, sender.name, receiver.name, what, about, fate.fault)
+            message = SentMessage(loop.now, sender.name, receiver.name, what, about, fate.fault)
             self._history.messages.append(message)
         if fate.fault == "refused":
-            raise Refused(f"{receiver.name} cannot be reached")
+            raise ConnectionRefused(f"{receiver.name} cannot be reached")
         answer: asyncio.Future[Any] = asyncio.Future(loop=loop)
         exchange = _Exchange(self, sender, receiver, function, fate, answer, message)
         if not fate.fault:
@@ -216,7 +216,7 @@ class _Exchange:
         function: Callable[[], Any],
         fate: Fate,
         answer: asyncio.Future[Any],
-        message: Message | None,
+        message: SentMessage | None,
     ) -> None:
         self.sender, self.receiver, self.fate, self.answer = sender, receiver, fate, answer
         self._network, self._function, self._message = network, function, message
@@ -238,7 +238,7 @@ class _Exchange:
             return
         network.start_task(result).add_done_callback(self._reply_of_task)
 
-    def _note_arrival(self, message: Message) -> None:
+    def _note_arrival(self, message: SentMessage) -> None:
         if message.arrived is None:
             message.arrived = self._network.now
         else:

@@ -10,7 +10,7 @@ from retrysafe.core.ops import List
 from retrysafe.core.records import Record
 from retrysafe.errors import RetrySafeError
 from retrysafe.testing.simulation.application import AppHost
-from retrysafe.testing.simulation.stage import Stage
+from retrysafe.testing.simulation.stage import SimulationStage
 
 if TYPE_CHECKING:
     from retrysafe.testing.simulation.fleet import Fleet
@@ -25,7 +25,7 @@ class ImpatientOperator:
 
     name = "operator"
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: SimulationStage) -> None:
         self.host = stage.add_host("operator")
         chance = stage.draw("operator")
         span = chance.choice((6.0, 30.0, 120.0))

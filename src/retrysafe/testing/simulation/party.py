@@ -16,7 +16,7 @@ from retrysafe.testing.simulation.hosts import Host
 from retrysafe.testing.simulation.leaks import find_leaks
 from retrysafe.testing.simulation.people import Person
 from retrysafe.testing.simulation.scenario import Actor, Scenario
-from retrysafe.testing.simulation.stage import Stage
+from retrysafe.testing.simulation.stage import SimulationStage
 from retrysafe.testing.simulation.store import StoreServer
 
 
@@ -48,7 +48,7 @@ class Party:
         return list(find_leaks(self.fleet))
 
 
-def open_party(stage: Stage, scenario: Scenario, server: StoreServer) -> Party:
+def open_party(stage: SimulationStage, scenario: Scenario, server: StoreServer) -> Party:
     """The application under test."""
     count = stage.plan.purchases
     kinds = [stage.draw(f"kind of p{number + 1}").choice(scenario.kinds) for number in range(count)]
@@ -58,7 +58,7 @@ def open_party(stage: Stage, scenario: Scenario, server: StoreServer) -> Party:
     return Party(fleet, Clients(stage, fleet), person, purchases)
 
 
-def open_neighbour(stage: Stage, scenario: Scenario, server: StoreServer) -> Party:
+def open_neighbour(stage: SimulationStage, scenario: Scenario, server: StoreServer) -> Party:
     """Another application, with the same code, in the same store, under the same key."""
     purchases = [Purchase("q1", stage.draw("kind of q1").choice(scenario.kinds), "key-p1")]
     fleet = Fleet(stage, scenario, server, purchases, namespace="neighbour", prefix="b-")

@@ -16,14 +16,14 @@ from retrysafe.testing.simulation.fleet import Fleet
 from retrysafe.testing.simulation.hosts import Host
 from retrysafe.testing.simulation.plan import DECIDE_AFTER_SECONDS, LOOK_SECONDS
 from retrysafe.testing.simulation.scenario import Decide
-from retrysafe.testing.simulation.stage import Stage
+from retrysafe.testing.simulation.stage import SimulationStage
 
 
 class Person:
     """Looks every five minutes, and decides about what has been quiet for long enough."""
 
     def __init__(
-        self, stage: Stage, fleet: Fleet, store_host: Host, decide: Decide | None = None, name: str = "person"
+        self, stage: SimulationStage, fleet: Fleet, store_host: Host, decide: Decide | None = None, name: str = "person"
     ) -> None:
         self._decide = decide
         self.host = stage.add_host(name)

@@ -9,7 +9,7 @@ from retrysafe.testing.simulation.chance import draw_four
 from retrysafe.testing.simulation.history import History
 from retrysafe.testing.simulation.hosts import Host
 from retrysafe.testing.simulation.loop import SimulatedLoop
-from retrysafe.testing.simulation.network import MAX_HELD_SECONDS, Network, Refused, Unanswered
+from retrysafe.testing.simulation.network import MAX_HELD_SECONDS, ConnectionRefused, Network, Unanswered
 
 PROVIDER = 0x5EED_0F_7E_9A_0FF
 """So that the provider's chance is not that of the messages."""
@@ -85,7 +85,7 @@ class SimulatedProvider:
             )
         except Unanswered as error:
             raise TimeoutError(str(error)) from None
-        except Refused as error:
+        except ConnectionRefused as error:
             raise ConnectionError(str(error)) from None
         return number
 
@@ -101,7 +101,7 @@ class SimulatedProvider:
             )
         except Unanswered as error:
             raise TimeoutError(str(error)) from None
-        except Refused as error:
+        except ConnectionRefused as error:
             raise ConnectionError(str(error)) from None
         return found
 

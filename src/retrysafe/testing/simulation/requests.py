@@ -14,7 +14,7 @@ from retrysafe.testing.simulation.application import ClientReply, Handler, Purch
 from retrysafe.testing.simulation.hosts import Host, current_host
 
 
-class Request(NamedTuple):
+class ClientRequest(NamedTuple):
     """One arrival of one request at one host. A client that sends again makes another one."""
 
     number: int
@@ -24,18 +24,18 @@ class Request(NamedTuple):
     namespace: str = "shop"
 
 
-REQUEST: ContextVar[Request | None] = ContextVar("retrysafe_simulated_request", default=None)
+REQUEST: ContextVar[ClientRequest | None] = ContextVar("retrysafe_simulated_request", default=None)
 """The request that the current code works for; None in a worker, and for a person."""
 
 
-def ignore_answer(request: Request, reply: ClientReply) -> None:
+def ignore_answer(request: ClientRequest, reply: ClientReply) -> None:
     """Nobody watches."""
 
 
-class RequestLog:
+class ClientRequestLog:
     """Counts requests, and tells `on_answer` how the application answered each of them."""
 
-    def __init__(self, on_answer: Callable[[Request, ClientReply], None] = ignore_answer) -> None:
+    def __init__(self, on_answer: Callable[[ClientRequest, ClientReply], None] = ignore_answer) -> None:
         self._on_answer = on_answer
         self._count = 0
 
@@ -44,7 +44,7 @@ class RequestLog:
 
         async def handle(purchase: Purchase) -> ClientReply:
             self._count += 1
-            request = Request(self._count, host, purchase.name, current_host(), namespace)
+            request = ClientRequest(self._count, host, purchase.name, current_host(), namespace)
             REQUEST.set(request)
             reply = await handler(purchase)
             self._on_answer(request, reply)

@@ -1,8 +1,8 @@
 """A scenario: the application, the kinds of purchases that it knows, further actors around it, and further checks.
 
-An actor is whatever else takes part: a broker, a sender of webhooks, a user's database. It is built with the `Stage`
-before any process starts, so the application finds it in `AppHost.actors`. Like `SimulatedProvider`, it has a host of
-its own, and everything that reaches it goes through `stage.network.call`.
+An actor is whatever else takes part: a broker, a sender of webhooks, a user's database. It is built with the
+`SimulationStage` before any process starts, so the application finds it in `AppHost.actors`. Like
+`SimulatedProvider`, it has a host of its own, and everything that reaches it goes through `stage.network.call`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from retrysafe.core.records import Record
 from retrysafe.testing.simulation.application import AppHost, Deploy
 from retrysafe.testing.simulation.hosts import Host
 from retrysafe.testing.simulation.plan import QUIET_SECONDS
-from retrysafe.testing.simulation.stage import Stage
+from retrysafe.testing.simulation.stage import SimulationStage
 
 if TYPE_CHECKING:
     from retrysafe.testing.simulation.fleet import Fleet
@@ -38,7 +38,7 @@ class Actor(Protocol):
         actor that waits for a time of its own may have `next_act`: nothing is looked at before it."""
 
 
-ActorFactory = Callable[[Stage], Actor]
+ActorFactory = Callable[[SimulationStage], Actor]
 Decide = Callable[[AppHost, Record], Awaitable[str]]
 """Acts on one record with the application's own code, and says what it did, for the history; empty: nothing."""
 Checker = Callable[["Outcome"], Iterator[str]]

@@ -1,6 +1,6 @@
 """What everything in one simulated history shares: the loop, the network, the history, and sources of chance.
 
-Whatever takes part is built from a `Stage`: hosts, clients, faults, and the actors that a scenario brings.
+Whatever takes part is built from a `SimulationStage`: hosts, clients, faults, and the actors that a scenario brings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from retrysafe.testing.simulation.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stage:
+class SimulationStage:
     seed: int
     plan: Plan
     loop: SimulatedLoop

@@ -18,7 +18,7 @@ from retrysafe.errors import StoreError, StoreUnavailable, StoreUnclear, StoreUn
 from retrysafe.stores.base import Capabilities, Store
 from retrysafe.stores.memory import CAPABILITIES, MemoryStore
 from retrysafe.testing.simulation.hosts import Host
-from retrysafe.testing.simulation.network import Network, Refused, Unanswered
+from retrysafe.testing.simulation.network import ConnectionRefused, Network, Unanswered
 
 R = TypeVar("R")
 
@@ -61,7 +61,7 @@ class RemoteStore:
             )
         except Unanswered as error:
             raise self._report_failure(ops, StoreUnclear(str(error))) from None
-        except Refused as error:
+        except ConnectionRefused as error:
             raise self._report_failure(ops, StoreUnavailable(str(error))) from None
         except StoreError as error:
             self._report_failure(ops, error)

@@ -22,7 +22,7 @@ from retrysafe.testing.simulation.application import ClientReply
 from retrysafe.testing.simulation.history import History
 from retrysafe.testing.simulation.hosts import Host, current_host
 from retrysafe.testing.simulation.loop import SimulatedLoop
-from retrysafe.testing.simulation.requests import REQUEST, Request
+from retrysafe.testing.simulation.requests import REQUEST, ClientRequest
 
 R = TypeVar("R")
 
@@ -64,9 +64,9 @@ class Watch:
         """The number of the last advance of each attempt."""
         self._given_up: set[bytes] = set()
         """The tokens of attempts whose owner itself said that it does not know how they ended."""
-        self._claimants: dict[bytes, Request] = {}
+        self._claimants: dict[bytes, ClientRequest] = {}
         """The request that sent each claim, by its token."""
-        self._owners: dict[bytes, tuple[Request, float]] = {}
+        self._owners: dict[bytes, tuple[ClientRequest, float]] = {}
         """The request that was granted a token, and when."""
         self._answered: dict[int, float] = {}
         """When each request was answered."""
@@ -282,7 +282,7 @@ class Watch:
 
     # The application ---------------------------------------------------------------------------------
 
-    def watch_answer(self, request: Request, reply: ClientReply) -> None:
+    def watch_answer(self, request: ClientRequest, reply: ClientReply) -> None:
         """An application answers a request. What it says must be true at this moment, and stored (I7)."""
         status, body = reply.status, reply.body
         self._answered[request.number] = self._loop.now
@@ -296,16 +296,16 @@ class Watch:
         if status < 300:
             self._watch_told(request, status, body)
 
-    def _find_records(self, request: Request) -> list[Record]:
+    def _find_records(self, request: ClientRequest) -> list[Record]:
         keys = (request.purchase, f'{{"{request.purchase}"}}', f"key-{request.purchase}")
         found = [record for record in self._records._records.values() if record.key in keys]
         return [record for record in found if record.namespace == request.namespace]
 
-    def _has_one_attempt(self, request: Request) -> bool:
+    def _has_one_attempt(self, request: ClientRequest) -> bool:
         found = self._find_records(request)
         return bool(found) and all(each.attempt == 1 and each.state is State.COMPLETED for each in found)
 
-    def _watch_told(self, request: Request, status: int, body: bytes) -> None:
+    def _watch_told(self, request: ClientRequest, status: int, body: bytes) -> None:
         found = self._find_records(request)
         settled = [record for record in found if record.state is State.COMPLETED and record.answer is not None]
         if found and not settled:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from retrysafe.errors import RetrySafeError
 from retrysafe.testing.simulation.hosts import WALL_START_SECONDS
-from retrysafe.testing.simulation.network import Refused, Unanswered
-from retrysafe.testing.simulation.stage import Stage
+from retrysafe.testing.simulation.network import ConnectionRefused, Unanswered
+from retrysafe.testing.simulation.stage import SimulationStage
 from retrysafe.webhooks.schedules import STANDARD
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Sent(NamedTuple):
 class WebhookSender:
     name = "sender"
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: SimulationStage) -> None:
         self.host = stage.add_host("sender")
         self.sent: list[Sent] = []
         chance = stage.draw("webhooks")
@@ -67,7 +67,7 @@ class WebhookSender:
 
     async def _forge(self, fleet: Fleet, event: str) -> None:
         """Somebody who knows the id of an event, and not the secret, sends it first (S21)."""
-        with suppress(Unanswered, Refused, RetrySafeError, OSError):
+        with suppress(Unanswered, ConnectionRefused, RetrySafeError, OSError):
             headers = sign(event, self.read_clock(), b"another body")
             await fleet.call(fleet.apps[0], ENTRY, headers, b"{}", seconds=5.0, what="POST forged webhook", about=event)
 
@@ -102,7 +102,7 @@ class WebhookSender:
                 what="POST webhook",
                 about=event,
             )
-        except (Unanswered, Refused, RetrySafeError, OSError):
+        except (Unanswered, ConnectionRefused, RetrySafeError, OSError):
             status = 0
         heard = 0 if self._stage.now < self.deaf_until else status
         self._stage.note(self.host.name, "told", event, status=heard, answered=status)

@@ -20,7 +20,7 @@ from retrysafe.testing.simulation.local_shop import count_rows
 from retrysafe.testing.simulation.outcome import Outcome
 from retrysafe.testing.simulation.replies import ClientReply, reply_safely
 from retrysafe.testing.simulation.scenario import Scenario
-from retrysafe.testing.simulation.stage import Stage
+from retrysafe.testing.simulation.stage import SimulationStage
 from retrysafe.testing.simulation.webhook_sender import ENTRY, SECRET, WebhookSender
 
 MODES = ("row", "call", "inbox row", "inbox call")
@@ -33,7 +33,7 @@ class ReceiverLog:
 
     name = "receiver"
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: SimulationStage) -> None:
         self.host = stage.add_host("receiver log")
         self.mode = stage.draw("receiver").choice(MODES)
         self.flaky = stage.draw("flaky").choice((0.0, 0.0, 0.3))

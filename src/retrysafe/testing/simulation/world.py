@@ -29,9 +29,9 @@ from retrysafe.testing.simulation.network import Network
 from retrysafe.testing.simulation.outcome import Outcome
 from retrysafe.testing.simulation.party import Party, is_unsettled, open_neighbour, open_party
 from retrysafe.testing.simulation.plan import FAULTS_END_SECONDS, Plan, draw_plan
-from retrysafe.testing.simulation.requests import RequestLog
+from retrysafe.testing.simulation.requests import ClientRequestLog
 from retrysafe.testing.simulation.scenario import Scenario, build_scenario
-from retrysafe.testing.simulation.stage import Stage
+from retrysafe.testing.simulation.stage import SimulationStage
 from retrysafe.testing.simulation.store import ReplicatedServer, StoreServer
 from retrysafe.testing.simulation.virtual import virtual_machine
 from retrysafe.testing.simulation.watch import Watch
@@ -62,7 +62,7 @@ class World:
         self.history = History(detailed=detailed)
         self._loop = SimulatedLoop(Random(seed * 7 + 2), MAX_STEPS)
         network = Network(self._loop, self.history, seed, plan.rates, suppressed)
-        self.stage = stage = Stage(seed, plan, self._loop, network, self.history)
+        self.stage = stage = SimulationStage(seed, plan, self._loop, network, self.history)
         alone = open_server(stage)
         self._parties = [open_party(stage, self.scenario, alone)]
         self._server = self._parties[0].fleet.server
@@ -118,7 +118,7 @@ class World:
     def _watch(self, outcome: Outcome) -> None:
         """Look at every operation of the store, every message to a provider, and every answer."""
         watch = Watch(self._memory, self._loop, self._server.host, self.history, outcome.broken)
-        self._server.records, requests = watch, RequestLog(watch.watch_answer)
+        self._server.records, requests = watch, ClientRequestLog(watch.watch_answer)
         self._server.on_claim, self._server.on_failed_claim = watch.watch_sent_claim, watch.watch_failed_claim
         self._server.on_claim_reply = watch.watch_claim_reply
         for party in self._parties:
@@ -218,7 +218,7 @@ class World:
             sys.unraisablehook = hook
 
 
-def open_server(stage: Stage) -> StoreServer:
+def open_server(stage: SimulationStage) -> StoreServer:
     host, memory = stage.add_host("store"), MemoryStore()
     return ReplicatedServer(host, memory, lambda: stage.now) if stage.plan.is_lossy else StoreServer(host, memory)
 
