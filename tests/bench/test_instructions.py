@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
-from benchmarks.callgrind import count_child, measure
+from benchmarks.callgrind import count_child
 from benchmarks.instructions import cost_of
 
 from tests.conftest import in_ci
@@ -25,7 +23,7 @@ def needs_valgrind() -> None:
 @pytest.mark.timeout(240)
 def test_twice_the_work_is_counted_as_twice_the_instructions() -> None:
     needs_valgrind()
-    small, large = (count_child("tests.bench.test_instructions", [str(size)], 50)[0] for size in (1_000, 2_000))
+    small, large = (count_child("tests.bench.counted_sum", [str(size)], 50)[0] for size in (1_000, 2_000))
     assert 1.9 < large / small < 2.1
 
 
@@ -36,15 +34,3 @@ def test_a_protected_request_costs_more_than_a_bare_one(tmp_path: Path) -> None:
     ours = cost_of("ours-edge-plain", "new", f"sqlite:///{tmp_path}/counted.db", 8)
     assert 0 < bare.instructions < ours.instructions
     assert (bare.own, ours.own > 0) == (0, True)
-
-
-async def sum_up(size: int) -> None:
-    async def run(pieces: int) -> None:
-        for _ in range(pieces):
-            sum(number * number for number in range(size))
-
-    await measure(run, 50)
-
-
-if __name__ == "__main__":
-    asyncio.run(sum_up(int(sys.argv[1])))

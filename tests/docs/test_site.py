@@ -18,6 +18,8 @@ from tools.errors_page import find_all_errors, find_all_problems
 
 from retrysafe.web.problems import DOCS_URL, TYPE_PREFIX, Codes, build_problem_response
 
+pytestmark = pytest.mark.xdist_group("site")  # one process builds it, once
+
 ROOT = Path(__file__).resolve().parents[2]
 ZENSICAL = ROOT / ".tools" / "docs" / "bin" / "zensical"
 SETTINGS = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader=yaml.BaseLoader)
