@@ -313,7 +313,8 @@ class OperationChanged(RetrySafeError):
     def __init__(self, operation: str, why: str) -> None:
         super().__init__(
             f"{operation} was begun by other code: {why}. It is refused rather than guessed at, and left as it was; "
-            "retry with the same key, run it with the code that began it, or resolve it by hand"
+            "retry with the same key, run it with the code that began it, or let an operator look: "
+            "retrysafe operations show"
         )
 
 

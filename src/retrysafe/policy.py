@@ -27,6 +27,12 @@ HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 FOREVER = math.inf
 
+
+class DefaultSeconds(float):
+    """A duration that nobody gave. What a policy is used for may have another default (`Policy.keep_for`)."""
+
+
+DEFAULT_RETENTION_SECONDS = DefaultSeconds(DAY)
 DEFAULT_LEASE_SECONDS = 60.0
 """How long an owner may be silent before another process may take over its work. The owner renews three times in each
 lease, so two renewals in a row may fail, as when a store restarts. Work that a dead process left behind is free after a
@@ -44,7 +50,8 @@ class Policy:
     invalid    what happens to the key if no endpoint was entered; `store`: the framework's rejection is the result
     abandoned  what happens to a dead owner's record; `uncertain`: its outcome is not known, so an operator decides
     start      where an operation runs; `request`: in the request that sent it
-    retention  how long an answer is replayed; 24 h on HTTP (72 h survive a bug deployed on Friday)
+    retention  how long an answer is replayed; 24 h on HTTP (72 h survive a bug deployed on Friday); for functions and
+               operations, for ever, because a key like `charge-order-4127` is never used again
     lease      how long an owner may be silent; 60 s, three missed heartbeats
     max_body   request bodies above this are refused; 1 MiB
     max_answer answers above this leave a tombstone; 1 MiB
@@ -57,7 +64,7 @@ class Policy:
     invalid: Invalid = "store"
     abandoned: Abandoned = "uncertain"
     start: Start = "request"
-    retention: float = DAY
+    retention: float = DEFAULT_RETENTION_SECONDS
     lease: float = DEFAULT_LEASE_SECONDS
     max_body: int = 1 << 20
     max_answer: int = 1 << 20
@@ -88,6 +95,10 @@ class Policy:
             if name not in known:
                 raise PolicyError(name, value, f"there is no such field; the fields are {', '.join(known)}")
         return dataclasses.replace(self, **changes)
+
+    def keep_for(self, seconds: float) -> Self:
+        """This policy with another default for `retention`. A retention that was given stays."""
+        return self.replace(retention=seconds) if isinstance(self.retention, DefaultSeconds) else self
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Policy:
@@ -140,6 +151,8 @@ _DURATIONS: dict[str, tuple[float, str]] = {
 
 
 def _check_seconds(name: str, value: object, least: float, fix: str) -> float:
+    if isinstance(value, DefaultSeconds):
+        return value
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, str):

@@ -223,7 +223,7 @@ def safe(monkeypatch: pytest.MonkeyPatch) -> Iterator[RetrySafe]:
 
 def abandon(safe: RetrySafe, key: str, on_lapse: str) -> bytes:
     """A run whose lease has lapsed."""
-    claim = builders.claim(key, scope="order", kind="operation", target="order@1", lease=0, now=None)
+    claim = builders.claim(key, scope="order", kind="operation", target="order@1", lease=1e-6, now=None)
     safe.store.execute(replace(claim, on_lapse=on_lapse))  # type: ignore[arg-type]
     return claim.id
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from retrysafe import RetrySafe
+from retrysafe.core.ops import List
 from retrysafe.core.times import FOREVER_MICROS, SECOND_MICROS
 from retrysafe.errors import PolicyError
-from retrysafe.policy import DAY, PRESETS, Policy
+from retrysafe.policy import DAY, FOREVER, PRESETS, Policy
 
 
 def test_the_defaults_of_the_design() -> None:
@@ -136,3 +138,22 @@ def test_a_callable_decides_and_its_answer_is_a_bool() -> None:
     policy = Policy(failures=lambda status, error: [] if error else [status])  # type: ignore[arg-type,return-value]  # truthy
     assert policy.final(418, None) is True
     assert policy.final(500, ValueError()) is False
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [(Policy(lease=120), FOREVER), (Policy(retention=DAY), DAY), (None, FOREVER)]
+)
+def test_functions_and_operations_keep_their_keys_for_ever_unless_told_how_long(
+    given: Policy | None, kept: float
+) -> None:
+    """A policy that only sets the lease is no reason to forget `charge-order-4127` after a day."""
+    with RetrySafe("memory://") as safe:
+        assert safe.operation("charge", policy=given).policy.retention == kept
+
+        @safe.once(key="charge-{order}", policy=given)
+        def charge(order: str) -> str:
+            return order
+
+        charge("7")
+        (record,) = safe.store.execute(List()).records
+        assert (record.expires == FOREVER_MICROS) is (kept == FOREVER)

@@ -20,12 +20,13 @@ from retrysafe.cli.output import (
 )
 from retrysafe.cli.parsing import add_json, add_namespace
 from retrysafe.cli.session import NO_RECORD_ID, Session, open_session
+from retrysafe.core.moves import is_submitted
 from retrysafe.core.ops import List, Stats, StatsReply
 from retrysafe.core.records import Kind, Record
 from retrysafe.core.states import STATES, State
 from retrysafe.core.times import format_time
 from retrysafe.engine.audit import AUDIT_KIND
-from retrysafe.engine.why import explain, state_for_people
+from retrysafe.engine.why import explain, is_run, state_for_people
 from retrysafe.errors import UsageError
 from retrysafe.operators.follow_up import build_command
 from retrysafe.operators.near_keys import NearKeys
@@ -394,4 +395,6 @@ def format_row(record: Record, now: int) -> tuple[str, ...]:
 
 
 def describe_state(record: Record, now: int) -> str:
+    if is_submitted(record) and is_run(record):
+        return f"{record.state.value} (submitted, not started)"
     return f"{record.state.value} (lapsed)" if record.lapsed(now) else record.state.value

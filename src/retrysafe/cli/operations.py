@@ -17,6 +17,7 @@ from retrysafe.cli.output import make_progress_reporter, print_json, print_note
 from retrysafe.cli.parsing import add_json, add_reason
 from retrysafe.cli.session import NO_RECORD_ID, read_reason
 from retrysafe.cli.settings import read_setting
+from retrysafe.core.moves import is_submitted
 from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Record
 from retrysafe.core.states import STATES, State
@@ -33,6 +34,7 @@ from retrysafe.operators.runs import (
     describe_next,
     find_operations,
     find_run,
+    list_sent_keys,
     summarize_operation,
     summarize_run,
 )
@@ -106,6 +108,11 @@ def add_parser(commands: Any) -> None:
     for verb, text, run in acts:
         act = _add_verb(verbs, verb, text, run, run=True)
         add_reason(act)
+    verbs.choices["resume"].add_argument(
+        "--was-not-sent",
+        action="store_true",
+        help="you looked in the other system: a step that may have been sent was not. It is sent again",
+    )
     cancel = verbs.choices["cancel"]
     cancel.add_argument(
         "--leave-effects", action="store_true", help="cancel although steps have run: what they did stays"
@@ -167,11 +174,8 @@ def run_list(args: argparse.Namespace) -> int:
 
 def run_show(args: argparse.Namespace) -> int:
     with open_application(args) as safe:
-        return print_run(
-            find_run(safe, args.run_id, by_id=args.id, make_report=make_progress_reporter),
-            read_time(safe),
-            as_json=args.json,
-        )
+        record = find_run(safe, args.run_id, by_id=args.id, make_report=make_progress_reporter)
+        return print_run(record, read_time(safe), safe.operations.get(record.target), as_json=args.json)
 
 
 def run_resume(args: argparse.Namespace) -> int:
@@ -191,8 +195,8 @@ def run_action(args: argparse.Namespace, verb: RunVerb) -> int:
     reason = read_reason(args, f"operations {verb}")
     with open_application(args) as safe:
         record = find_run(safe, args.run_id, by_id=args.id, to_act=True, make_report=make_progress_reporter)
-        leave = getattr(args, "leave_effects", False)
-        answer, audit = act_on_run(safe, open_on_safe(safe), record, verb, reason, leave_effects=leave)
+        flags = {name: getattr(args, name, False) for name in ("leave_effects", "was_not_sent")}
+        answer, audit = act_on_run(safe, open_on_safe(safe), record, verb, reason, **flags)
         body = answer.body.decode("utf-8", "replace")[:2000]
         if args.json:
             shown = {"id": record.id.hex(), "action": f"operations {verb}", "status": answer.status, "body": body}
@@ -255,17 +259,19 @@ def read_time(safe: RetrySafe) -> int:
 
 
 def format_line(record: Record, now: int) -> str:
-    state = "lapsed" if record.lapsed(now) else record.state.value
+    state = "submitted" if is_submitted(record) else "lapsed" if record.lapsed(now) else record.state.value
     note = f"  {record.note}" if record.note else ""
     at = f"at {record.point}" if record.point else "at the start"
     what = f"{record.id.hex()[:16]}  {state:9}  {record.target}  {record.key}"
     return f"{what}  {at}  attempt {record.attempt}{note}"
 
 
-def print_run(record: Record, now: int, *, as_json: bool) -> int:
+def print_run(record: Record, now: int, operation: Operation | None, *, as_json: bool) -> int:
     journal = OperationJournal.decode(record.progress)
+    keys = list_sent_keys(record, journal, operation)
     if as_json:
-        details = {"cause": journal.cause, "next": describe_next(record, journal), "ledger": build_ledger(journal)}
+        found = {"cause": journal.cause, "next": describe_next(record, journal)}
+        details = {**found, "ledger": build_ledger(journal), "keys": keys}
         print(json.dumps({**summarize_run(record, now), **details}))
         return 0
     shown = summarize_run(record, now) | {"state": describe_state(record, now)}
@@ -279,4 +285,6 @@ def print_run(record: Record, now: int, *, as_json: bool) -> int:
         print(f"  {number:2}. {entry['step']:24} {entry['state']:8} {entry['result'][:80]}{error}")
     if describe_next(record, journal):
         print(f"{'next':10} {describe_next(record, journal)}")
+    for call, key in keys.items():
+        print(f"{'key':10} {call} {key}")
     return 0

@@ -24,10 +24,11 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "worker",
         help="finish abandoned operations, publish staged jobs, delete expired records",
-        description="Runs four services side by side: completer (resumes abandoned operations), sweeper (settles "
+        description="Runs these services side by side: completer (resumes abandoned operations), sweeper (settles "
         "guards whose lease lapsed), enqueuer (publishes staged jobs, each topic on its own), reaper (deletes expired "
-        "records). Each runs when there is work, and at every tick. Any number of workers may run on one store. Each "
-        "worker touches only its application's namespace. SIGTERM and SIGINT stop it after the current work.",
+        "records), receipts (deletes those of finished operations). Each runs when there is work, and at every tick. "
+        "Any number of workers may run on one store. Each worker touches only its application's namespace. SIGTERM "
+        "and SIGINT stop it after the current work.",
         examples=("retrysafe worker myapp:safe --health 127.0.0.1:8081", "retrysafe worker myapp:safe --once --json"),
     )
     parser.add_argument("safe", metavar="MODULE:SAFE", help="your RetrySafe, with its operations and publishers")

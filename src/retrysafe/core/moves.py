@@ -190,6 +190,11 @@ def is_outcome_unknown(record: Record, now: int) -> bool:
     return record.state is State.UNCERTAIN or (record.lapsed(now) and record.on_lapse == "uncertain")
 
 
+def is_submitted(record: Record) -> bool:
+    """Whether a run was accepted for the worker and has not been started: its claim has a lease of zero seconds."""
+    return record.state is State.CLAIMED and record.attempt == 1 and record.lease_until <= record.started
+
+
 def forget(record: Record, op: Forget, now: int) -> Record | None:
     if record.state is State.RELEASED and record.point != "":
         return None  # unfinished work resumes from its input and progress

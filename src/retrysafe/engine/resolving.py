@@ -64,7 +64,7 @@ def advise_on_settled(record: Record, now: int, attempt: int | None) -> str:
     """Why there is nothing to resolve, and which command fits instead, as far as the record shows it."""
     if attempt not in (None, record.attempt):
         return f"attempt {attempt} was asked for. Look at it again before you decide"
-    go_on = f"`retrysafe operations resume MODULE:SAFE {record.id.hex()[:16]} --id`"
+    go_on = f"`retrysafe operations resume MODULE:SAFE {record.id.hex()[:16]} --id --because TEXT`"
     undo = "`operations undo` undoes it"
     versioned = record.kind == "operation" or "@" in record.target
     if record.state is State.COMPLETED:

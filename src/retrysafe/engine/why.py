@@ -6,12 +6,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from retrysafe.core.judge import LAPSED_UNSEEN
-from retrysafe.core.moves import Grant, decide_grant, is_outcome_unknown
+from retrysafe.core.moves import Grant, decide_grant, is_outcome_unknown, is_submitted
 from retrysafe.core.ops import Claim
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.core.times import FOREVER_MICROS, format_time
 
+REFUSED_BY_CODE = "by OperationChanged"
+"""How the note of a run ends that this code refused to go on with (operations/flow.py: release_at_point)."""
 DEAD_LETTER = "dead letter:"
 """How the note of a run begins that is not tried again before a person has looked."""
 
@@ -63,6 +65,14 @@ def _explain_uncertain(record: Record) -> Explanation:
 
 def _explain_claimed(record: Record, now: int) -> Explanation:
     at = f" at recovery point {record.point!r}" if record.point else ""
+    if is_submitted(record) and is_run(record):
+        return Explanation(
+            "claimed",
+            f"it was submitted at {format_time(record.started)}, and no worker has started it",
+            "accepted (202), or it runs where the operation is called",
+            "the worker starts it",
+            ("operations resume", "operations cancel"),
+        )
     if not record.lapsed(now):
         later = {
             "uncertain": "it becomes uncertain",
@@ -101,6 +111,14 @@ def _explain_settled(record: Record, now: int, state: str) -> Explanation:
     at = f" from recovery point {record.point!r}" if record.point else ""
     why = f"attempt {record.attempt} ended without a final answer" + (f": {record.note}" if record.note else "")
     later = f"the worker resumes it{at}" if record.point else gone
+    if is_run(record) and record.note.endswith(REFUSED_BY_CODE):
+        return Explanation(
+            state,
+            f"its code, which is not the code that began the run, refused attempt {record.attempt}: {record.note}",
+            "refused again by that code; code that fits goes on with it",
+            "nothing, until code that fits runs: deploy it, or read what `retrysafe operations show` says of the run",
+            ("operations show", "operations resume", "operations undo", "operations cancel"),
+        )
     actions = ("operations resume", "operations undo", "operations cancel") if is_run(record) else ()
     return Explanation(state, why, f"it runs: attempt {record.attempt + 1}{at}", later, actions)
 

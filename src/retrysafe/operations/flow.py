@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -39,6 +40,8 @@ from retrysafe.operations.run import OperationRun, min_failure_spacing, not_awai
 from retrysafe.operations.steps import Step
 from retrysafe.operations.submission import claim_or_match
 from retrysafe.transactions.binding import TxBinding
+
+_log = logging.getLogger("retrysafe")
 
 
 class OperationSpec(Protocol):
@@ -107,7 +110,9 @@ def cancel_run(task: Task, claim: Claim, events: Events, because: str) -> Flow[E
         return build_replay(task, outcome.record)
     if not isinstance(outcome, Execute):
         raise refusal_error(task, outcome)
-    answer = Answer(409, {"error": "it was cancelled by a person", "because": because[:500]})
+    # The reason is for colleagues, and the answer for the client: only the log and the audit row have the reason.
+    answer = Answer(409, {"error": "it was cancelled by a person"})
+    _log.info("%s %s was cancelled by a person: %s", task.target, claim.id.hex()[:16], because[:500])
     if not (yield Persist(Complete(claim.id, outcome.fence, answer), outcome.until)):
         raise LeaseLost(task.key.value, outcome.fence.attempt)
     events.emit("completed", claim.id, task.target)

@@ -18,7 +18,7 @@ from retrysafe.operations.announcing import UNNAMED
 from retrysafe.operations.journal import BY_PLACE, TO_UNDO, OperationJournal, StepEntry
 from retrysafe.operations.steps import Step
 
-RESUME_COMMAND = "retrysafe operations resume MODULE:SAFE ID --because TEXT"
+RESUME_COMMAND = "retrysafe operations resume MODULE:SAFE ID --was-not-sent --because TEXT"
 REMEDY = f"a person who knows that it was not sent can say so: {RESUME_COMMAND}"
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from retrysafe.core.keys import Key
-from retrysafe.core.moves import is_outcome_unknown
+from retrysafe.core.moves import is_outcome_unknown, is_submitted
 from retrysafe.core.ops import Claim, Lookup
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.times import duration_to_micros
@@ -19,17 +19,17 @@ from retrysafe.engine.effects import Flow
 from retrysafe.engine.guard import Ended, Task
 from retrysafe.engine.heartbeat import current_lease
 from retrysafe.engine.resolving import resolve_uncertain
-from retrysafe.errors import OperationError, UsageError
+from retrysafe.errors import OperationError, OutcomeUnknown, UsageError
 from retrysafe.operations import flow, perform, run, undoing
 from retrysafe.operations.announcing import START_PATH, StepPredictor, announce_in, leaves_no_trace
 from retrysafe.operations.bodies import await_body, current_run, note_step_task
 from retrysafe.operations.foreign import run_foreign_step
 from retrysafe.operations.input_codec import InputCodec, fingerprint_for_request
-from retrysafe.operations.journal import BY_CALL, BY_PLACE, OperationJournal
+from retrysafe.operations.journal import BY_CALL, BY_PLACE, OperationJournal, was_unknown
 from retrysafe.operations.local import run_local_step
 from retrysafe.operations.run import OperationRun, StepFlow, run_step
 from retrysafe.operations.steps import Step, check_options
-from retrysafe.operations.submission import Accepted, accept, is_submitted
+from retrysafe.operations.submission import Accepted, accept
 from retrysafe.policy import DAY, FOREVER, Policy
 from retrysafe.transactions import staging
 from retrysafe.transactions.binding import TxBinding, bind_tx
@@ -62,7 +62,7 @@ class Operation:
         self.safe = safe
         self.name = name
         self.version = version
-        self.policy = policy or DEFAULT_POLICY
+        self.policy = (policy or DEFAULT_POLICY).keep_for(FOREVER)
         self.max_attempts = max_attempts
         self.steps: dict[str, Step] = {}
         self.predictor = StepPredictor()
@@ -220,10 +220,12 @@ class Operation:
         and has never been started, which the record shows, too."""
         return self._drive(self._resume_flow(record, fresh or is_submitted(record)))
 
-    def resume_id(self, record_id: str | bytes, because: str = "") -> Any:
-        """Resume a record by its id (hex), for a person. If the outcome of a step is unknown, or a step may have been
-        sent, `because` says how the person knows that it did not happen. Without it such a run is left alone."""
-        return self._drive(self._resume_id_flow(parse_record_id(record_id), because))
+    def resume_id(self, record_id: str | bytes, because: str = "", *, not_sent: bool | None = None) -> Any:
+        """Resume a record by its id (hex), for a person. `not_sent`: the person says that a step whose outcome is
+        unknown, or that may have been sent, did not happen, and `because` says how they know. Without it such a run is
+        left alone. By default a reason says so."""
+        said = bool(because.strip()) if not_sent is None else not_sent
+        return self._drive(self._resume_id_flow(parse_record_id(record_id), because, said))
 
     def undo_id(self, record_id: str | bytes, because: str) -> Any:
         """Undo one run, for a person: every step that began, in reverse order. Also a step whose outcome is unknown:
@@ -244,7 +246,7 @@ class Operation:
         """End one run where it is, for a person: nothing more is sent and nothing is undone. A retry gets 409. Refused
         while the outcome of a step is unknown."""
         if not because.strip():
-            raise UsageError("cancel_id(..., because=''): say why it is cancelled; it stands in its answer")
+            raise UsageError("cancel_id(..., because=''): say why it is cancelled; it stands in the log")
         return self._drive(self._cancel_flow(parse_record_id(record_id), because))
 
     def _cancel_flow(self, record_id: bytes, because: str) -> Flow[Ended]:
@@ -303,11 +305,30 @@ class Operation:
                 "that only the operation claims the key; inside another operation's step, use that step's key"
             )
 
-    def _resume_id_flow(self, record_id: bytes, because: str) -> Flow[Ended]:
+    def _resume_id_flow(self, record_id: bytes, because: str, not_sent: bool) -> Flow[Ended]:
         record, now = yield from self._look_up_own(record_id)
         if because.strip() and is_outcome_unknown(record, now):
+            unknown = self.find_unknown_step(record)
+            if unknown and not not_sent:
+                note = f"step {unknown!r} may have happened; resume_id(..., not_sent=True) says that it did not"
+                raise OutcomeUnknown(record.key, record.started, note)
             yield from resolve_uncertain(record_id, happened=False, answer=None, because=because)
-        return (yield from self._resume_flow(record, is_submitted(record), not_sent=bool(because.strip())))
+        return (yield from self._resume_flow(record, is_submitted(record), not_sent=not_sent))
+
+    def find_unknown_step(self, record: Record) -> str:
+        """The step that would be sent once more although nobody knows whether it happened. Empty if there is none: then
+        the run goes on with the same keys, or asks the other system first (`find`)."""
+        try:
+            journal = OperationJournal.decode(record.progress)
+        except (ValueError, TypeError, KeyError):
+            return ""  # the attempt meets the same error, and says it
+        last = journal.entries[-1] if journal.entries and journal.undoing is None else None
+        if last is None or last.state != "begun":
+            return ""
+        step = self.steps.get(last.step)
+        if step is None or step.find is not None:
+            return ""
+        return last.step if was_unknown(last) or (step.kind == "foreign" and not step.repeatable) else ""
 
     def _look_up_own(self, record_id: bytes) -> Flow[tuple[Record, int]]:
         """The record and the store's time. A record of another namespace counts as missing (I34)."""

@@ -25,10 +25,9 @@ class Accepted(NamedTuple):
     target: str
     record: Record
 
-
-def is_submitted(record: Record) -> bool:
-    """True if the run was accepted for the worker and has not been started: its claim has a lease of zero seconds."""
-    return record.state is State.CLAIMED and record.attempt == 1 and record.lease_until <= record.started
+    def __repr__(self) -> str:
+        """Without the record: its input is the user's, and its token is the owner's."""
+        return f"Accepted(key={self.key!r}, id={self.id!r}, target={self.target!r})"
 
 
 class RequestComparer(Protocol):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 from typing import Any, Literal, NamedTuple
 
-from retrysafe.core.keys import Key
-from retrysafe.core.moves import is_outcome_unknown
+from retrysafe.core.keys import Key, derive
+from retrysafe.core.moves import is_outcome_unknown, is_submitted
 from retrysafe.core.ops import List, Lookup
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import State
@@ -17,9 +17,8 @@ from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.engine.why import state_for_people
 from retrysafe.errors import OperationChanged, UsageError
-from retrysafe.operations.journal import OperationJournal, build_ledger, describe_next_step
+from retrysafe.operations.journal import OperationJournal, build_ledger, describe_next_step, list_sent
 from retrysafe.operations.operation import Operation
-from retrysafe.operations.submission import is_submitted
 from retrysafe.operators import record_search
 from retrysafe.operators.errors import ChangedUnderneath, NotFound, Refused
 from retrysafe.operators.follow_up import build_command
@@ -44,20 +43,32 @@ class ActedRun(NamedTuple):
 
 
 def act_on_run(
-    safe: RetrySafe, session: Session, record: Record, verb: RunVerb, reason: Reason, *, leave_effects: bool = False
+    safe: RetrySafe,
+    session: Session,
+    record: Record,
+    verb: RunVerb,
+    reason: Reason,
+    *,
+    leave_effects: bool = False,
+    was_not_sent: bool = False,
 ) -> ActedRun:
-    """Resume, undo or cancel one run, with an audit row."""
+    """Resume, undo or cancel one run, with an audit row. `was_not_sent`: the operator says that a step which may have
+    been sent was not; only then is it sent under another key, or once more although it may not be repeated."""
     reason.entry(f"operations {verb}")
     now = session.read_time()
+    operation = safe.operations.get(record.target)
     refusal = why_not(record, now, verb, leave_effects=leave_effects)
+    if not refusal and verb == "resume" and not was_not_sent and operation is not None:
+        refusal = why_not_resume(record, now, operation.find_unknown_step(record))
     if refusal:
         raise Refused(refusal)
     details = {"before": state_for_people(record, now), "attempt": record.attempt}
+    if was_not_sent:
+        details["was_not_sent"] = True
     with session.act(reason.entry(f"operations {verb}", (record.id.hex(),), **details)) as audit:
-        operation = safe.operations.get(record.target)
         if operation is None:
             raise OperationChanged(record.target, "this code does not declare it")
-        result = CALLS[verb](operation, record.id, reason.because)
+        result = CALLS[verb](operation, record.id, reason.because, was_not_sent)
         if inspect.isawaitable(result):
             result = wait_for(result)
         if result.replayed:
@@ -68,10 +79,10 @@ def act_on_run(
     return ActedRun(result.answer, audit.id)
 
 
-CALLS: dict[RunVerb, Callable[[Operation, bytes, str], Any]] = {
-    "resume": lambda operation, run_id, because: operation.resume_id(run_id, because),
-    "undo": lambda operation, run_id, because: operation.undo_id(run_id, because),
-    "cancel": lambda operation, run_id, because: operation.cancel_id(run_id, because),
+CALLS: dict[RunVerb, Callable[[Operation, bytes, str, bool], Any]] = {
+    "resume": lambda operation, run_id, because, not_sent: operation.resume_id(run_id, because, not_sent=not_sent),
+    "undo": lambda operation, run_id, because, _: operation.undo_id(run_id, because),
+    "cancel": lambda operation, run_id, because, _: operation.cancel_id(run_id, because),
 }
 
 
@@ -87,13 +98,28 @@ def why_not(record: Record, now: int, verb: str, *, leave_effects: bool = False)
     if verb != "cancel":
         return ""
     if is_outcome_unknown(record, now):
-        resolve = build_command("keys", "resolve", short, "--id", namespace=record.namespace)
+        then = "--happened [--answer FILE] | --did-not-happen --because TEXT"
+        resolve = build_command("keys", "resolve", short, "--id", namespace=record.namespace, then=then)
         return f"the outcome of the run {short} is unknown; say how it ended: {resolve}"
     if not is_submitted(record) and not leave_effects:
         began = [entry["step"] for entry in build_ledger(OperationJournal.decode(record.progress))]
         what = f"has begun {', '.join(began)}" if began else "was begun, and its first step may have been sent"
         return f"the run {short} {what}: undo it, or say --leave-effects to leave what was done"
     return ""
+
+
+def why_not_resume(record: Record, now: int, unknown_step: str) -> str:
+    """Why a run cannot be resumed before somebody has looked. Pure."""
+    if not unknown_step or not is_outcome_unknown(record, now):
+        return ""
+    short = record.id.hex()[:16]
+    resolve = build_command(
+        "keys", "resolve", short, "--id", namespace=record.namespace, then="--happened --because TEXT"
+    )
+    return (
+        f"the step {unknown_step!r} of the run {short} may have happened, and would be sent again. Look in the other "
+        f"system: if it did not happen, say --was-not-sent; if it did, complete the run by hand: {resolve}"
+    )
 
 
 # Finding ------------------------------------------------------------------------------------------
@@ -222,6 +248,22 @@ def summarize_operation(operation: Operation) -> dict[str, Any]:
         for step in operation.steps.values()
     ]
     return {"operation": operation.target, "steps": steps}
+
+
+def list_sent_keys(record: Record, journal: OperationJournal, operation: Operation | None) -> dict[str, str]:
+    """The idempotency key of each foreign call that was sent or may have been, by the step's name and the number of the
+    call: what to search for in the other system. Pure. Empty if this code does not declare the operation."""
+    steps = operation.steps if operation is not None else {}
+    called = [(place, entry.step) for place, entry in enumerate(journal.entries)]
+    called += [(len(journal.entries), name) for name in list_sent(journal) if name not in dict(called).values()]
+    keys = {}
+    for place, name in called:
+        step = steps.get(name)
+        if step is None or step.kind != "foreign":
+            continue
+        number = journal.call_number(name, place)
+        keys[f"{name}#{number}"] = derive(record.run, step.service, name, part=str(number))
+    return keys
 
 
 def describe_next(record: Record, journal: OperationJournal) -> str:

@@ -12,14 +12,15 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
+from retrysafe.core.moves import is_submitted
 from retrysafe.core.ops import List, Lookup
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND_MICROS, duration_to_micros
 from retrysafe.engine.safe import RetrySafe
+from retrysafe.engine.why import REFUSED_BY_CODE
 from retrysafe.errors import InProgress, OutcomeUnknown, RetrySafeError
 from retrysafe.operations.operation import Operation
-from retrysafe.operations.submission import is_submitted
 from retrysafe.worker.flows import CallUserFunction, ShouldStop, WorkerFlow, never_stop, run
 
 _log = logging.getLogger("retrysafe.worker")
@@ -128,11 +129,13 @@ class Completer:
 
     def _due_at(self, record: Record) -> int:
         """A lapsed record is due after the grace, because its client may retry. A released one is due after a pause
-        that grows with each attempt."""
+        that grows with each attempt; but one that other code refused is due soon, because this code may fit: clients
+        that reach only the other code would put it off again and again."""
         if record.state is State.CLAIMED:
             has_grace = record.attempt == 1 and not is_submitted(record)
             return record.lease_until + (self._grace if has_grace else 0)
-        return record.completed + round(self._backoff(record.attempt) * SECOND_MICROS)
+        attempt = 1 if record.note.endswith(REFUSED_BY_CODE) else record.attempt
+        return record.completed + round(self._backoff(attempt) * SECOND_MICROS)
 
     def _resume(self, operation: Operation, record: Record) -> WorkerFlow[str]:
         try:

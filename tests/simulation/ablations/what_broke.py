@@ -90,6 +90,7 @@ DATABASE = "what a real database does with a transaction that the user committed
 SEALED = "what is encrypted: the simulation runs with the standard library alone, so its applications have no key ring"
 STOPPED = "a process that stops in order: simulated processes are killed, which leaves more behind"
 REFUSED = "a mistake in the set-up that is refused before anything runs"
+PEOPLE = "what a person declared or was told to type: simulated people know what their words mean"
 DELAY = "it only came later than it could: the rule about the end of a history counts in hours"
 BARRED = (
     "an owner that wakes up inside its transaction: the simulated database has ended that session by then, as a server "
@@ -195,7 +196,12 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
     ),
     STOPPED: ("`aclose()` waited for a claim",),
     REFUSED: ("Two receivers with one provider shared the ids",),
+    PEOPLE: (
+        "`safe.operation(policy=Policy(lease=120))`",
+        "an operator who gave `operations resume` a reason",
+    ),
     DELAY: (
+        "a client that retried through code that refused the run",
         "a request that met a running operation got 409",
         "One tenant took all places among those who wait",
         "The worker's services ran one after the other",

@@ -19,6 +19,6 @@ def act_on_run_of(visit: Visit, id: str, verb: str) -> ConsoleResponse:
         raise ChangedUnderneath(
             f"the run is in attempt {record.attempt} now: it changed underneath. Look at it again before you decide"
         )
-    leave = visit.request.field("leave_effects") == "1"
-    done = act_on_run(visit.safe, visit.session, record, cast(RunVerb, verb), visit.reason, leave_effects=leave)
+    flags = {name: visit.request.field(name) == "1" for name in ("leave_effects", "was_not_sent")}
+    done = act_on_run(visit.safe, visit.session, record, cast(RunVerb, verb), visit.reason, **flags)
     return redirect(visit.request.url(f"/keys/{record.id.hex()}", did=done.audit))
