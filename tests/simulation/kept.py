@@ -13,6 +13,7 @@ WEB = "tests.simulation.scenarios.web:WEB"
 ELSEWHERE = "retrysafe.testing.simulation.local_shop:ELSEWHERE"
 WEBHOOKS = "retrysafe.testing.simulation.webhook_shop:SCENARIO"
 WAYS = "retrysafe.testing.simulation.ways_shop:SCENARIO"
+LOCAL_DEPLOYMENTS = "tests.simulation.scenarios.local_deployments:LOCAL_DEPLOYMENTS"
 INTERRUPTIONS = "tests.simulation.scenarios.interruptions:INTERRUPTIONS"
 
 
@@ -49,4 +50,6 @@ KEPT = (
     KeptSeed(WEBHOOKS, 2756425691, "simulator: a provider that had forgotten a handler's key when it was called anew"),
     KeptSeed(SHOP, 1714291219, "simulator: the network's own copy of a claim that was told that another has the key"),
     KeptSeed(SHOP, 2005982691, "the same, of an operation"),
+    KeptSeed(LOCAL_DEPLOYMENTS, 79, "clients of code that refused a run kept the worker, whose code fitted, from it"),
+    KeptSeed(LOCAL_DEPLOYMENTS, 1228, "the same"),
 )
