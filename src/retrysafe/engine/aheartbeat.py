@@ -78,10 +78,10 @@ class _LoopBeats:
             self._on_beat("renew_failed", lease.id)
             step /= BEATS_PER_LEASE
         else:
-            if renewed:
-                lease.record_renewal(sent_at)
-                self._on_beat("renewed", lease.id)
-            else:
-                mark_lost(lease, self._on_beat)
-        if not lease.done and not lease.lost:
+            if not renewed:
+                return mark_lost(lease, self._on_beat)
+            lease.record_renewal(sent_at)
+            self._on_beat("renewed", lease.id)
+        if not lease.done:
             self.push(clock() + step, lease)
+        return None
