@@ -6,6 +6,7 @@ import asyncio
 import functools
 import gc
 import inspect
+import sys
 import typing
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from retrysafe.core.ops import Claim, List, Lookup
 from retrysafe.core.records import Fingerprint
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.memory import MemoryStore
-from retrysafe.testing.simulation import World, check, queue_shop
+from retrysafe.testing.simulation import World, check, queue_shop, ways_shop
 from retrysafe.testing.simulation.campaign import (
     format_progress,
     list_chunks,
@@ -41,6 +42,7 @@ from retrysafe.testing.simulation.tally import Tally
 from retrysafe.testing.simulation.virtual import virtual_machine
 from retrysafe.testing.simulation.walls import find_namespaces
 from tests.simulation.kept import KEPT, KeptSeed
+from tests.simulation.scenarios.web import WEB
 
 CALM = Plan(purchases=1)
 OUR_SHOP = "retrysafe.testing.simulation.shop:SHOP"
@@ -279,6 +281,17 @@ def test_killed_code_starts_nothing_in_the_loop_of_a_neighbour() -> None:
     finally:
         asyncio.set_event_loop(None)
         loop.close()
+
+
+def test_what_is_collected_later_runs_no_killed_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it fails in the middle of another test, or of another history."""
+    failed: list[Any] = []
+    for scenario, seed in ((ways_shop.SCENARIO, 67), (WEB, 112)):
+        World(seed, scenario).run()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "unraisablehook", failed.append)
+            gc.collect()
+    assert failed == []
 
 
 @pytest.mark.campaign

@@ -12,7 +12,6 @@ import gc
 import logging
 import sys
 import warnings
-from contextlib import suppress
 from math import inf
 from random import Random
 from typing import Any
@@ -228,8 +227,20 @@ def _release(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
+CLOSE_TRIES = 20
+"""Each `await` in a `finally` block of killed code takes one."""
+
+
 def _close_quietly(task: asyncio.Task[Any]) -> None:
+    """End the code of a killed process here. What is only collected later fails in the middle of something else."""
     coroutine = task.get_coro()
-    if not task.done() and coroutine is not None:
-        with suppress(BaseException):  # code of a killed process that would go on
+    if task.done() or coroutine is None:
+        return
+    for _ in range(CLOSE_TRIES):
+        try:
             coroutine.close()
+        except RuntimeError:  # it awaits something more before it ends
+            continue
+        except BaseException:
+            return
+        return
