@@ -117,6 +117,19 @@ def test_a_run_that_other_code_refused_is_due_soon(w: World) -> None:
     fits.close()
 
 
+def test_a_worker_whose_own_code_refuses_a_run_asks_less_and_less_often(w: World) -> None:
+    die_in_pick(w, ["KEEP", "pick"], "current")
+    other = Program(w, ["KEEP", "choose"], forms="current", known=("choose",))
+    completer = Completer(other.safe, grace=0)
+    assert completer.run_once().later == 1
+    for refusals in range(1, 5):
+        assert completer.due_in == compute_backoff(1 + refusals)
+        assert completer.run_once().later == 0
+        w.sql(f"UPDATE {w.keys} SET completed = completed - ?", duration_to_micros(compute_backoff(1 + refusals)))
+        assert completer.run_once().later == 1
+    other.close()
+
+
 def test_the_reason_of_a_cancellation_is_not_told_to_the_client(w: World) -> None:
     die_in_pick(w, ["KEEP", "pick"], "current")
     program = Program(w, ["KEEP", "pick"], forms="current")

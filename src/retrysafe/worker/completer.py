@@ -19,7 +19,7 @@ from retrysafe.core.states import State
 from retrysafe.core.times import SECOND_MICROS, duration_to_micros
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.engine.why import REFUSED_BY_CODE
-from retrysafe.errors import InProgress, OutcomeUnknown, RetrySafeError
+from retrysafe.errors import InProgress, OperationChanged, OutcomeUnknown, RetrySafeError
 from retrysafe.operations.operation import Operation
 from retrysafe.worker.flows import CallUserFunction, ShouldStop, WorkerFlow, never_stop, run
 
@@ -30,6 +30,9 @@ GRACE_SECONDS = 300.0
 
 MAX_BACKOFF_SECONDS = 300.0
 PAGE_ROWS = 100
+
+MAX_REFUSALS = 100_000
+"""Runs whose refusals are counted. Beyond that the counts begin anew, and the pauses with them."""
 
 NO_RECORD_ID = bytes(32)
 """The id of no record. Looking it up returns the store's time and costs nothing more; counting would read every record.
@@ -67,6 +70,8 @@ class Completer:
         self._safe = safe
         self._grace = duration_to_micros(grace)
         self._backoff = backoff
+        self._refusals = Counter[bytes]()
+        """How often the code of this process refused each of the runs that it saw. Other processes do not know."""
         self.due_in: float | None = None
         """Seconds after the last round until a record that it saw is due. None: it saw none."""
 
@@ -129,12 +134,13 @@ class Completer:
 
     def _due_at(self, record: Record) -> int:
         """A lapsed record is due after the grace, because its client may retry. A released one is due after a pause
-        that grows with each attempt; but one that other code refused is due soon, because this code may fit: clients
-        that reach only the other code would put it off again and again."""
+        that grows with each attempt. If code refused it, the pause grows only with the refusals by this code: clients
+        that reach only code that refuses it would keep code that fits from it."""
         if record.state is State.CLAIMED:
             has_grace = record.attempt == 1 and not is_submitted(record)
             return record.lease_until + (self._grace if has_grace else 0)
-        attempt = 1 if record.note.endswith(REFUSED_BY_CODE) else record.attempt
+        refused = record.note.endswith(REFUSED_BY_CODE)
+        attempt = 1 + self._refusals[record.id] if refused else record.attempt
         return record.completed + round(self._backoff(attempt) * SECOND_MICROS)
 
     def _resume(self, operation: Operation, record: Record) -> WorkerFlow[str]:
@@ -152,9 +158,18 @@ class Completer:
             )
             if isinstance(error, OutcomeUnknown):
                 return "dead"  # not tried again before a person has looked
+            if isinstance(error, OperationChanged):
+                self._note_refusal(record.id)
+                return "later"
             self._note_due(self._backoff(record.attempt + 1))
             return "later"
         return "finished"
+
+    def _note_refusal(self, record_id: bytes) -> None:
+        if len(self._refusals) >= MAX_REFUSALS:
+            self._refusals.clear()
+        self._refusals[record_id] += 1
+        self._note_due(self._backoff(1 + self._refusals[record_id]))
 
     def _note_due(self, seconds: float) -> None:
         self.due_in = seconds if self.due_in is None else min(self.due_in, seconds)
