@@ -112,11 +112,18 @@ TEXTS: dict[str, Text] = {
     "outcome-unknown": Text(
         "The process that worked on this key died, or lost the store, inside your handler. Nobody knows whether the "
         "effect happened. retrysafe does not run it again by itself.",
-        "Do not send the request with a new key: it may have happened. Retry with the same key later, or show the "
-        "user that the state is being checked.",
-        "Find out in the system that was called whether the effect happened. Then resolve the key: "
-        "`retrysafe keys resolve` stores \"it happened\" with an answer, or \"it did not happen\", which lets the next "
-        "retry run. [Resolve unknown outcomes](../howto/resolving.md) has the steps.",
+        "Do not send the request with a new key: it may have happened. Show the user that the state is being checked. "
+        "Every retry with the same key is safe, and gets this answer again until an operator has resolved the key. So "
+        "retry in minutes, not in seconds.",
+        "1. Set `RETRYSAFE_URL` to the store, and list the keys: `retrysafe keys list --state uncertain`. "
+        "`retrysafe keys why KEY` says what happened.\n"
+        "2. Ask the system that was called (the bank, your own tables) whether the effect happened.\n"
+        "3. If it happened, store the answer that the client should get: `retrysafe keys resolve KEY --happened "
+        "--answer answer.json --because \"charge ch_7 is in their list\"`. The next retry gets it.\n"
+        "4. If it did not happen: `retrysafe keys resolve KEY --did-not-happen --because \"not in their list\"`. The "
+        "next retry runs.\n\n"
+        "[Resolve unknown outcomes](../howto/resolving.md) has the details, and [a tutorial](../tutorial/crash-it.md) "
+        "goes through it once.",
         "Use [an operation](../howto/operations.md) for calls to other systems, [a transaction]"
         "(../howto/transactions.md) for work in your database, "
         "or `Policy(abandoned=\"rerun\")` if running twice is harmless.",

@@ -38,5 +38,6 @@ def run(project: Path, *command: str) -> str:
 def test_the_project_of_the_page_works(project: Path) -> None:
     assert "no issues" in run(project, "-m", "django", "check")
     assert "Applying retrysafe.0001_initial... OK" in run(project, "-m", "django", "migrate")
-    run(project, "-m", "django", "shell", "-c", (project / "try.py").read_text())
+    for name in ("try.py", "try_transaction.py"):
+        run(project, "-m", "django", "shell", "-c", (project / name).read_text())
     run(project, "-c", "import shop.asgi; assert callable(shop.asgi.application)")
