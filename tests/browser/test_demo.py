@@ -45,6 +45,15 @@ def list_orders(url: str) -> list[str]:
     return [charge["order"] for charge in httpx.get(url + "/provider/charges", timeout=30).json()]
 
 
+def list_cut_labels(page: Page) -> list[str]:
+    """The labels of the lanes that reach beyond their picture."""
+    found: list[str] = page.evaluate("""() => [...document.querySelectorAll("#lanes text")].filter((label) => {
+        const box = label.getBBox();
+        return box.x < 0 || box.x + box.width > label.ownerSVGElement.viewBox.baseVal.width;
+    }).map((label) => label.textContent)""")
+    return found
+
+
 def fits(page: Page) -> bool:
     return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
 
@@ -95,6 +104,8 @@ def test_the_kill_on_a_phone_by_key_without_motion_in_the_dark(open_page: OpenPa
     assert numbers(page) == ("1", "1")
     assert "kills the server (SIGKILL" in (page.locator("#log").text_content() or "")
     assert "killed 1 time" in (page.locator("#lanes").get_attribute("aria-label") or "")
+    assert page.locator("#lanes text", has_text="resumes").count() == 1
+    assert list_cut_labels(page) == []
     assert find_accessibility_faults(page) == []
     assert fits(page)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,11 +16,11 @@ import yaml
 from tools.errors_page import find_all_errors, find_all_problems
 
 from retrysafe.web.problems import DOCS_URL, TYPE_PREFIX, Codes, build_problem_response
+from tests.built_site import build_site
 
 pytestmark = pytest.mark.xdist_group("site")  # one process builds it, once
 
 ROOT = Path(__file__).resolve().parents[2]
-ZENSICAL = ROOT / ".tools" / "docs" / "bin" / "zensical"
 SETTINGS = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader=yaml.BaseLoader)
 LOADS = {
     "script": "src",
@@ -65,16 +64,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as `make docs` builds it, in a folder of its own."""
-    folder = tmp_path_factory.mktemp("project")
-    shutil.copytree(ROOT / "docs", folder / "docs")
-    settings = shutil.copy(ROOT / "mkdocs.yml", folder)
-    build = subprocess.run(
-        [str(ZENSICAL), "build", "--strict", "--clean", "-f", str(settings)],
-        cwd=folder, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert build.returncode == 0, build.stdout + build.stderr
-    return folder / "build" / "site"
+    return build_site(tmp_path_factory.mktemp("project"))
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,24 @@ const SVG = "http://www.w3.org/2000/svg";
 const LEAST_MS = 4000; // so much time is shown at least
 const SLANT = 5; // an arrow leans this much: a message needs a moment
 const GUTTER = 70; // for the names of the lanes
-const LETTER = 8.8; // how wide a letter is, at most
+const HALO = 2; // the paper-coloured edge around a label
 
 const make = (name, attributes, text) => {
   const element = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   if (text !== undefined) element.textContent = text;
   return element;
+};
+
+// How wide a label is in the page's own font: measured once for each text, as fonts differ from machine to machine.
+const pen = document.createElement("canvas").getContext("2d");
+const widths = new Map();
+const measure = (text) => {
+  if (!widths.has(text)) {
+    pen.font = `700 13px ${getComputedStyle(document.body).fontFamily}`;
+    widths.set(text, pen.measureText(text).width);
+  }
+  return widths.get(text);
 };
 
 export class Lanes {
@@ -114,8 +125,8 @@ export class Lanes {
 
   // A label that would cover another one of its lane goes one row further, or is left out if three rows are full.
   label(x, y, text, kind, lane, step = -15) {
-    const wide = text.length * LETTER;
-    const left = Math.max(GUTTER, Math.min(x, this.width - wide - 2));
+    const wide = measure(text) + 2 * HALO;
+    const left = Math.max(GUTTER, Math.min(x, this.width - wide));
     for (const row of [0, 1, 2]) {
       const place = { left, right: left + wide, y: y + row * step, lane };
       if (this.labels.some((one) => one.lane === lane && one.y === place.y && one.left < place.right && place.left < one.right)) continue;
