@@ -57,7 +57,9 @@ PUT_BACK: dict[str, tuple[str, ...]] = {
         "a begun step that was announced is taken for another call",
     ),
     "an operation that was accepted (202), or whose first attempt died": ("an accepted run is dropped",),
-    'An operator who said "it did not happen" of a step whose key': ("a person is not believed past the life of a key",),
+    'An operator who said "it did not happen" of a step whose key': (
+        "a person is not believed past the life of a key",
+    ),
     "where the store is not in the user's database, an undo that could not bar": (
         "a conflict with a late owner is told as it came",
     ),
