@@ -39,7 +39,15 @@ def only_row(world: World) -> AuditRow:
 
 
 def fields(record: Record, **more: str) -> dict[str, str]:
-    return {"because": "the bank says so", "attempt": str(record.attempt), **more}
+    return {
+        "because": "the bank says so", "attempt": str(record.attempt), "began": str(record.started), **more,
+    }  # fmt: skip
+
+
+def letter(world: World, id: str, because: str) -> dict[str, str]:
+    """What the form of a dead letter sends."""
+    (staged,) = [each for each in world.safe.store.execute(ListJobs(dead=True)) if each.job.id == id]
+    return {"because": because, "sequence": str(staged.sequence), "died": str(staged.due)}
 
 
 def test_it_did_not_happen(world: World, visitor: Visitor) -> None:
@@ -181,10 +189,12 @@ def test_a_run_is_undone_once(world: World, visitor: Visitor) -> None:
 
 def test_dead_letters_are_retried_and_dropped(world: World, visitor: Visitor) -> None:
     job = "0f3a9c010f3a9c010f3a9c010f3a9c01"
-    assert visitor.post(f"/outbox/{job}/retry", {"because": "the server is back"}).status == 303
+    sent = letter(world, job, "the server is back")
+    assert visitor.post(f"/outbox/{job}/retry", {"because": "x"}).status == 400, "no form of ours"
+    assert visitor.post(f"/outbox/{job}/retry", sent).status == 303
     (staged,) = world.safe.store.execute(ListJobs())
     assert not staged.dead
-    assert visitor.post(f"/outbox/{job}/drop", {"because": "x"}).status == 409, "it is no dead letter any more"
+    assert visitor.post(f"/outbox/{job}/drop", sent).status == 409, "it is no dead letter any more"
     assert only_row(world).records == (job,)
 
 
@@ -298,7 +308,8 @@ def test_dead_letters_in_bulk(world: World, visitor: Visitor) -> None:
     preview = visitor.post("/outbox/bulk", {"verb": "retry", "topic": "mails", "cap": "10", "because": "it is back"})
     assert "2 jobs would be changed" in text_of(preview)
     sent = hidden_fields(preview.body)
-    visitor.post("/outbox/1f3a9c010f3a9c010f3a9c010f3a9c01/drop", {"because": "not wanted"})
+    dropped = "1f3a9c010f3a9c010f3a9c010f3a9c01"
+    assert visitor.post(f"/outbox/{dropped}/drop", letter(world, dropped, "not wanted")).status == 303
     done = text_of(visitor.post("/outbox/bulk/confirm", sent))
     assert "1 changed, 1 skipped." in done
     left = {each.job.id[0]: each.dead for each in world.safe.store.execute(ListJobs())}

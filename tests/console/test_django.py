@@ -61,7 +61,7 @@ staff = User.objects.create_user("helper", password="x", is_staff=True)
 guest = User.objects.create_user("guest", password="x")
 record = safe.store.execute(claim("order-7", now=1)).record
 page = f"/keys/{record.id.hex()}"
-fields = {"because": "the bank says so", "attempt": "1", "outcome": "did-not-happen"}
+fields = {"because": "the bank says so", "attempt": "1", "began": str(record.started), "outcome": "did-not-happen"}
 
 
 def visit(user):
@@ -124,6 +124,21 @@ answer = client.generic("POST", f"/ops{page}/resolve", body, "application/x-www-
 assert answer.status_code == 403
 large = client.generic("POST", f"/ops{page}/resolve", "x" * 600_000, "application/x-www-form-urlencoded", HTTP_ORIGIN="http://testserver")
 assert large.status_code == 413
+assert large["x-frame-options"] == "DENY" and "default-src 'none'" in large["content-security-policy"]
+for length, status in (("x", 400), ("-1", 400), ("600000", 413)):
+    body = f"because=x&attempt=1&began={record.started}&outcome=did-not-happen&csrf={token}"
+    short = client.generic(
+        "POST", f"/ops{page}/resolve", body, "application/x-www-form-urlencoded", HTTP_ORIGIN="http://testserver",
+        CONTENT_LENGTH=length,
+    )
+    assert short.status_code == status, (length, short.content)
+from io import BytesIO
+from django.core.handlers.wsgi import WSGIRequest
+from retrysafe.console.on_django import find_bad_body
+environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/", "CONTENT_LENGTH": "999", "wsgi.input": BytesIO(body.encode())}
+assert find_bad_body(WSGIRequest(environ)).status == 400, "it was cut"
+environ |= {"CONTENT_LENGTH": str(len(body)), "wsgi.input": BytesIO(body.encode())}
+assert find_bad_body(WSGIRequest(environ)) is None
 assert safe.store.execute(Lookup(record.id)).record == record
 """,
 }

@@ -68,6 +68,40 @@ def test_a_wrong_token_starts_no_session() -> None:
         assert "HttpOnly; SameSite=Strict" in found.header("set-cookie")
 
 
+@pytest.mark.parametrize("host", ["", "[", "[::1", "127.0.0.1:x", "evil.test", "127.0.0.1.evil.test", "a@evil.test"])
+def test_a_host_that_is_not_this_machine_is_refused(host: str) -> None:
+    with RetrySafe("memory://") as safe:
+        login = OneTimeLogin(Operator("ann"))
+        app = LoopbackApp(Console(safe, authenticate=login.authenticate), login)
+        token = login.new_token()
+        for path in ("/", "/login", "/keys"):
+            response = app.handle(ConsoleRequest("GET", path, f"token={token}", {"host": host}))
+            assert (response.status, response.header("x-frame-options")) == (403, "DENY")
+        assert app.handle(ConsoleRequest("GET", "/login", f"token={token}", {"host": "localhost:1"})).status == 303
+
+
+def test_one_link_opens_one_browser_and_one_console() -> None:
+    """Cookies do not know ports: a second console on this machine ended the session of the first."""
+    with RetrySafe("memory://") as safe:
+        jar: dict[str, str] = {}
+        apps = []
+        for port in (1, 2):
+            login = OneTimeLogin(Operator("ann"))
+            app = LoopbackApp(Console(safe, authenticate=login.authenticate), login)
+            token = login.new_token()
+            many = "&".join(f"a{n}=1" for n in range(2_001))
+            host = {"host": f"127.0.0.1:{port}"}
+            assert app.handle(ConsoleRequest("GET", "/login", many, host)).status == 400
+            answers = [app.handle(ConsoleRequest("GET", "/login", f"token={token}", host)) for _ in range(2)]
+            assert [each.status for each in answers] == [303, 403], "the second browser"
+            name, _, value = answers[0].header("set-cookie").partition(";")[0].partition("=")
+            jar[name] = value
+            apps.append((app, host))
+        cookie = "; ".join(f"{name}={value}" for name, value in jar.items())
+        for app, host in apps:
+            assert app.handle(ConsoleRequest("GET", "/", "", {**host, "cookie": cookie})).status == 200
+
+
 @pytest.mark.parametrize(
     "words", [["--port", "70000"], ["sqlite:///nowhere/none.db"], ["--trace-url", "x", "memory://"]]
 )

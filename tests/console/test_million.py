@@ -9,9 +9,11 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from retrysafe import RetrySafe
@@ -20,6 +22,8 @@ from retrysafe.testing.builders import claim, complete, suspect
 SMALL = 1_000
 LARGE = int(os.environ.get("RETRYSAFE_CONSOLE_RECORDS", "1000000"))
 ROUNDS = 60
+ODD = 50
+BATCH = 1_000
 PATHS = (
     "/", "/keys", "/keys?state=completed", "/keys?state=uncertain", "/keys?target=none", "/keys?older_than=99999999",
     "/keys?key=k1&scope=t1", "/operations", "/outbox", "/audit", "/doctor",
@@ -29,7 +33,7 @@ MEASURE = """
 import json, sys, time
 from pathlib import Path
 from retrysafe import RetrySafe
-from retrysafe.console import Console, Operator, Request
+from retrysafe.console import Console, ConsoleRequest, Operator
 
 url, rounds, paths = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
 safe = RetrySafe(url)
@@ -40,7 +44,7 @@ for path in paths:
     for _ in range(rounds):
         place, _, query = path.partition("?")
         began = time.perf_counter()
-        response = console.handle(Request("GET", place, query))
+        response = console.handle(ConsoleRequest("GET", place, query))
         times.append(time.perf_counter() - began)
         assert response.status == 200, response.body[-300:]
     found[path] = sorted(times)[min(len(times) - 1, int(len(times) * 0.99))]
@@ -50,23 +54,52 @@ print(json.dumps({"p99": found, "rss": int(peak.split()[1])}))
 """
 
 
-def grow(path: Path, count: int) -> str:
-    """A store with so many records. One of them was completed; most are copies of it with other ids."""
-    url = f"sqlite:///{path}"
+def plant(url: str) -> None:
+    """One record that is completed, which `grow` copies, and fifty that need a person."""
     with RetrySafe(url) as safe:
         safe.migrate()
         safe.store.execute(complete(safe.store.execute(claim("done", now=None, target="POST /pay")), now=None))
-        for number in range(50):
+        for number in range(ODD):
             safe.store.execute(suspect(safe.store.execute(claim(f"odd-{number}", now=1)), now=2))
-    with sqlite3.connect(path) as database:
+
+
+def grow_sqlite(url: str, count: int) -> None:
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
         columns = [row[1] for row in database.execute("PRAGMA table_info(retrysafe_keys)")]
         others = ", ".join(f'"{name}"' for name in columns if name != "id")
         database.execute(
-            f"""WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count - 51})
-            INSERT INTO retrysafe_keys (id, {others}) SELECT randomblob(32), {others} FROM retrysafe_keys, n
-            WHERE state = 'completed'"""
+            f"""WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
+            INSERT INTO retrysafe_keys (id, {others}) SELECT randomblob(32), {others}
+            FROM (SELECT * FROM retrysafe_keys WHERE key = 'done' LIMIT 1), n"""
         )
-    return url
+
+
+def grow_postgres(url: str, count: int) -> None:
+    """And what autovacuum does after a while."""
+    with psycopg.connect(url, autocommit=True) as database:
+        found = database.execute("SELECT * FROM retrysafe_keys LIMIT 0")
+        others = ", ".join(f'"{each.name}"' for each in found.description or () if each.name != "id")
+        database.execute(
+            f"""INSERT INTO retrysafe_keys (id, {others})
+            SELECT sha256(convert_to('{count} ' || n, 'UTF8')), {others}
+            FROM (SELECT * FROM retrysafe_keys WHERE key = 'done' LIMIT 1) AS done, generate_series(1, {count}) AS n"""  # type: ignore[arg-type]
+        )
+        database.execute("VACUUM ANALYZE retrysafe_keys")
+
+
+def grow_redis(url: str, count: int) -> None:
+    """By claims and completions: a record is in several indexes."""
+    with RetrySafe(url) as safe:
+        for first in range(0, count, BATCH):
+            numbers = range(first, min(first + BATCH, count))
+            claims = [claim(f"k-{count}-{n}", now=None, target="POST /pay") for n in numbers]
+            granted = safe.store.execute_many(claims)
+            safe.store.execute_many([complete(each, now=None) for each in granted])
+
+
+GROW: dict[str, Callable[[str, int], None]] = {
+    "sqlite": grow_sqlite, "postgres": grow_postgres, "redis": grow_redis,
+}  # fmt: skip
 
 
 def measure(url: str) -> Any:
@@ -77,10 +110,15 @@ def measure(url: str) -> Any:
 
 
 @pytest.mark.campaign
-def test_pages_are_bounded(tmp_path: Path) -> None:
-    small, large = (measure(grow(tmp_path / f"{count}.db", count)) for count in (SMALL, LARGE))
-    (tmp_path / f"{LARGE}.db").unlink()
-    print(f"\nRSS {small['rss']:,} KB at {SMALL:,}, {large['rss']:,} KB at {LARGE:,}")
+@pytest.mark.parametrize("store", GROW)
+def test_pages_are_bounded(request: pytest.FixtureRequest, tmp_path: Path, store: str) -> None:
+    url = f"sqlite:///{tmp_path}/app.db" if store == "sqlite" else request.getfixturevalue(f"{store}_url")
+    plant(url)
+    GROW[store](url, SMALL - ODD - 1)
+    small = measure(url)
+    GROW[store](url, LARGE - SMALL)
+    large = measure(url)
+    print(f"\n{store}: RSS {small['rss']:,} KB at {SMALL:,}, {large['rss']:,} KB at {LARGE:,}")
     for path in PATHS:
         print(f"{path:28} p99 {small['p99'][path] * 1000:8.1f} ms {large['p99'][path] * 1000:8.1f} ms")
     assert large["rss"] < small["rss"] * 1.5

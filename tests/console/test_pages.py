@@ -16,6 +16,7 @@ from retrysafe.core.trace_context import encode_traceparent
 from retrysafe.testing.builders import claim, suspect
 from retrysafe.web.key_usage import KeyUsageStats
 from tests.console.conftest import World
+from tests.console.test_actions import fields
 from tests.console.visitors import Markup, Visitor, make_console, text_of
 
 
@@ -198,7 +199,7 @@ def test_the_doctor_shows_settings_and_how_to_mend_them(safe: RetrySafe) -> None
 def test_audit_rows_are_shown_newest_first(world: World) -> None:
     visitor = Visitor(make_console(world.safe, actions=True))
     for record, verb in ((world.lapsed, "release"), (world.completed, "forget")):
-        assert visitor.post(f"/keys/{record.id.hex()}/{verb}", {"because": f"to {verb}", "attempt": "1"}).status == 303
+        assert visitor.post(f"/keys/{record.id.hex()}/{verb}", fields(record, because=f"to {verb}")).status == 303
     shown = text_of(visitor.get("/audit"))
     assert shown.index("to forget") < shown.index("to release")
     only = text_of(visitor.get(f"/audit?record={world.lapsed.id.hex()[:12]}"))

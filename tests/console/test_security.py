@@ -11,6 +11,7 @@ from retrysafe import RetrySafe
 from retrysafe.console import Console, ConsoleRequest, Operator
 from retrysafe.console.route_list import ACTIONS, PAGES
 from retrysafe.core.ops import List, Lookup
+from retrysafe.core.records import Record
 from retrysafe.errors import SyncAsyncMismatch, UsageError
 from tests.console.conftest import World
 from tests.console.visitors import HOST, Visitor, make_console, text_of
@@ -29,6 +30,11 @@ def address(pattern: str, world: World) -> str:
     found = pattern.replace("{name}", name).replace("{verb}", "retry" if "outbox" in pattern else "resume")
     job = "0f3a9c010f3a9c010f3a9c010f3a9c01"
     return found.replace("{id}", job if "outbox" in pattern else record.id.hex())
+
+
+def see(record: Record) -> dict[str, str]:
+    """What the page of a record puts into its forms."""
+    return {"attempt": str(record.attempt), "began": str(record.started)}
 
 
 def everything(safe: RetrySafe) -> Any:
@@ -103,7 +109,7 @@ def test_a_proxy_that_changes_the_host_is_named(world: World) -> None:
     path, proxied = f"/keys/{world.uncertain.id.hex()}/resolve", "https://ops.example.com"
     assert Visitor(make_console(world.safe, actions=True)).post(path, FIELDS, origin=proxied).status == 403
     console = make_console(world.safe, actions=True, origins=[proxied])
-    assert Visitor(console).post(path, FIELDS, origin=proxied).status == 303
+    assert Visitor(console).post(path, FIELDS | see(world.uncertain), origin=proxied).status == 303
 
 
 @pytest.mark.parametrize("route", ALL, ids=lambda route: f"{route.method} {route.pattern}")
@@ -124,7 +130,7 @@ def test_what_an_operator_may_do_depends_on_the_record(world: World) -> None:
     assert ("import-3" in listed, "order-7" in listed) == (True, False)
     assert visitor.get(f"/keys/{world.uncertain.id.hex()}").status == 404
     assert visitor.post(f"/keys/{world.uncertain.id.hex()}/resolve", FIELDS).status == 404
-    assert visitor.post(f"/keys/{world.lapsed.id.hex()}/release", FIELDS).status == 303
+    assert visitor.post(f"/keys/{world.lapsed.id.hex()}/release", FIELDS | see(world.lapsed)).status == 303
 
 
 def test_a_record_of_another_application_is_none(world: World) -> None:
@@ -200,8 +206,9 @@ def test_two_operators_doing_opposite_things_one_wins_and_the_other_is_told(worl
     ann = Visitor(make_console(world.safe, actions=True))
     bob = Visitor(make_console(world.safe, actions=True, authenticate=lambda request: Operator("bob")))
     path = f"/keys/{world.uncertain.id.hex()}/resolve"
-    assert ann.post(path, FIELDS | {"outcome": "happened"}).status == 303
-    told = bob.post(path, FIELDS)
+    seen = FIELDS | see(world.uncertain)
+    assert ann.post(path, seen | {"outcome": "happened"}).status == 303
+    told = bob.post(path, seen)
     assert told.status == 409
     assert "order-7" in text_of(told)
     after = world.safe.store.execute(Lookup(world.uncertain.id)).record
