@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from retrysafe.console.headers import CUT_SHORT, TOO_LARGE
 from retrysafe.console.messages import MAX_BODY_BYTES, ConsoleRequest, ConsoleResponse
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-TOO_LARGE = ConsoleResponse(413, b"the body is too large\n", (("content-type", "text/plain"),))
 
 
 class AsgiShell:
@@ -26,10 +25,10 @@ class AsgiShell:
         if scope["type"] != "http":
             raise RuntimeError(f"the console answers HTTP, not {scope['type']!r}")
         body = await _read_body(receive)
-        if body is None:
-            response = TOO_LARGE
-        else:
+        if isinstance(body, bytes):
             response = await asyncio.to_thread(self._handle, build_request(scope, body))
+        else:
+            response = body
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
         headers.append((b"content-length", str(len(response.body)).encode()))
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
@@ -42,20 +41,25 @@ def build_request(scope: Scope, body: bytes) -> ConsoleRequest:
     # Starlette leaves the mount in `path`; other servers take it away.
     path = path.removeprefix(mount) if mount and path.startswith(f"{mount}/") else path
     path = "/" if path == mount else path
-    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        # HTTP/2 may send each cookie in a header of its own.
+        headers[name] = f"{headers[name]}; {value}" if name == "cookie" and name in headers else value
     query = bytes(scope.get("query_string", b"")).decode("latin-1")
     return ConsoleRequest(str(scope["method"]), path or "/", query, headers, body, mount, scope)
 
 
-async def _read_body(receive: Receive) -> bytes | None:
+async def _read_body(receive: Receive) -> bytes | ConsoleResponse:
+    """The whole body, or why it is refused."""
     body: bytes = b""
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            return body
+            return CUT_SHORT  # the client went away
         body += bytes(message.get("body", b""))
         if len(body) > MAX_BODY_BYTES:
-            return None
+            return TOO_LARGE
         if not message.get("more_body"):
             return body
 

@@ -10,8 +10,8 @@ from typing import Any
 from retrysafe.console import csrf
 from retrysafe.console.access import LOOK, Authenticate, Authorize, Operator, allow_all
 from retrysafe.console.asgi import AsgiShell
+from retrysafe.console.headers import harden, say
 from retrysafe.console.messages import ConsoleRequest, ConsoleResponse, redirect
-from retrysafe.console.rendering import SECURITY_HEADERS
 from retrysafe.console.route_list import ACTIONS, PAGES
 from retrysafe.console.routing import PageTable
 from retrysafe.console.store_verdict import StoreVerdict
@@ -19,7 +19,7 @@ from retrysafe.console.visit import Forbidden, Visit
 from retrysafe.console.wsgi import WsgiShell, mount_beside
 from retrysafe.core.keys import observed_namespace
 from retrysafe.engine.safe import RetrySafe
-from retrysafe.errors import NotUncertain, RetrySafeError, StoreError, UsageError
+from retrysafe.errors import NotUncertain, RetrySafeError, StoreError, StoreOutage, UsageError
 from retrysafe.operators.errors import CommandError, NotFound, OutOfReach
 
 _log = logging.getLogger("retrysafe.console")
@@ -82,12 +82,10 @@ class Console:
             response = self._answer(request)
         except Exception:
             _log.exception("the console failed on %s %s", request.method, request.path)
-            response = ConsoleResponse(
-                500, b"the console failed; its log says why\n", (("content-type", "text/plain"),)
-            )
+            response = say(500, "the console failed; its log says why")
         if request.method == "HEAD":
             response = response._replace(body=b"")
-        return response.with_headers(SECURITY_HEADERS)
+        return harden(response)
 
     def _answer(self, request: ConsoleRequest) -> ConsoleResponse:
         operator = self.authenticate(request)
@@ -100,8 +98,12 @@ class Console:
         try:
             return self._answer_operator(visit)
         except RetrySafeError as error:
-            unchanged = isinstance(error, CommandError | UsageError) or request.method in ("GET", "HEAD")
-            return visit.render("problem.html", find_status(error), title="Not done", error=error, unchanged=unchanged)
+            looks = request.method in ("GET", "HEAD")
+            unchanged = isinstance(error, CommandError | UsageError) or looks
+            # A store that answers and refuses to look for a text: PostgreSQL and a NUL.
+            refused = looks and isinstance(error, StoreError) and not isinstance(error, StoreOutage)
+            status = 400 if refused else find_status(error)
+            return visit.render("problem.html", status, title="Not done", error=error, unchanged=unchanged)
 
     def _answer_operator(self, visit: Visit) -> ConsoleResponse:
         request = visit.request
@@ -118,7 +120,7 @@ class Console:
     def _send_to_login(self, request: ConsoleRequest) -> ConsoleResponse:
         if self.login_url and request.method == "GET" and not request.is_fragment:
             return redirect(self.login_url)
-        return ConsoleResponse(401, b"log in first\n", (("content-type", "text/plain"), ("cache-control", "no-store")))
+        return say(401, "log in first")
 
     def _refuse_route(self, visit: Visit) -> ConsoleResponse:
         if visit.request.method not in ("GET", "HEAD") and not self.actions:

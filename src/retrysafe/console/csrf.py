@@ -32,9 +32,9 @@ def draw_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-def build_cookie(token: str, mount: str, *, secure: bool) -> str:
+def build_cookie(token: str, path: str, *, secure: bool) -> str:
     more = "; Secure" if secure else ""
-    return f"{COOKIE}={token}; Path={mount or '/'}; HttpOnly; SameSite=Strict{more}"
+    return f"{COOKIE}={token}; Path={path or '/'}; HttpOnly; SameSite=Strict{more}"
 
 
 def find_forgery(request: ConsoleRequest, origins: Collection[str]) -> str:
@@ -55,5 +55,8 @@ def find_forgery(request: ConsoleRequest, origins: Collection[str]) -> str:
 def _is_own(origin: str, request: ConsoleRequest, origins: Collection[str]) -> bool:
     if origin in origins:
         return True
-    parts = urlsplit(origin)
+    try:
+        parts = urlsplit(origin)
+    except ValueError:  # no address
+        return False
     return parts.scheme in ("http", "https") and bool(parts.netloc) and parts.netloc == request.headers.get("host", "")

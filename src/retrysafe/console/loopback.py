@@ -18,15 +18,30 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from retrysafe.console.access import Operator
 from retrysafe.console.console import Console
+from retrysafe.console.headers import harden, say
 from retrysafe.console.messages import ConsoleRequest, ConsoleResponse, redirect
-from retrysafe.console.rendering import SECURITY_HEADERS
 from retrysafe.console.wsgi import Environ, StartResponse, WsgiShell
+from retrysafe.errors import UsageError
 
 HOST = "127.0.0.1"
 LOCAL_NAMES = frozenset({"127.0.0.1", "localhost"})
 LOGIN_PATH = "/login"
 SESSION_COOKIE = "retrysafe_console"
 MAX_SESSIONS = 100
+
+
+def find_host(request: ConsoleRequest) -> tuple[str, int]:
+    """Name and port by which the browser reached this server; empty if its `Host` is none."""
+    try:
+        found = urlsplit(f"//{request.headers.get('host', '')}")
+        return found.hostname or "", found.port or 0
+    except ValueError:
+        return "", 0
+
+
+def name_cookie(request: ConsoleRequest) -> str:
+    """Cookies do not know ports: a second console on this machine must not end the session of the first."""
+    return f"{SESSION_COOKIE}_{find_host(request)[1]}"
 
 
 class OneTimeLogin:
@@ -45,7 +60,7 @@ class OneTimeLogin:
         return token
 
     def authenticate(self, request: ConsoleRequest) -> Operator | None:
-        return self._sessions.get(request.cookies.get(SESSION_COOKIE, ""))
+        return self._sessions.get(request.cookies.get(name_cookie(request), ""))
 
     def log_in(self, request: ConsoleRequest) -> ConsoleResponse:
         """Use a link up, and start a session."""
@@ -54,13 +69,10 @@ class OneTimeLogin:
             found = next((each for each in self._tokens if hmac.compare_digest(each.encode(), given.encode())), "")
             self._tokens.discard(found)
             if not found or len(self._sessions) >= MAX_SESSIONS:
-                return ConsoleResponse(
-                    403, b"this link was used already, or is wrong; start the command again for a new one\n",
-                    (("content-type", "text/plain"), ("cache-control", "no-store")),
-                )  # fmt: skip
+                return say(403, "this link was used already, or is wrong; start the command again for a new one")
             session = secrets.token_urlsafe(32)
             self._sessions[session] = self._operator
-        cookie = f"{SESSION_COOKIE}={session}; Path=/; HttpOnly; SameSite=Strict"
+        cookie = f"{name_cookie(request)}={session}; Path=/; HttpOnly; SameSite=Strict"
         return redirect("/").with_headers((("set-cookie", cookie),))
 
 
@@ -72,12 +84,17 @@ class LoopbackApp:
         self._shell = WsgiShell(self.handle)
 
     def handle(self, request: ConsoleRequest) -> ConsoleResponse:
-        host = urlsplit(f"//{request.headers.get('host', '')}").hostname
-        if host not in LOCAL_NAMES:
-            return ConsoleResponse(403, b"open this console by its address on this machine\n", SECURITY_HEADERS)
+        if find_host(request)[0] not in LOCAL_NAMES:
+            return say(403, "open this console by its address on this machine")
         if request.path == LOGIN_PATH and request.method == "GET":
-            return self._login.log_in(request).with_headers(SECURITY_HEADERS)
+            return harden(self._log_in(request))
         return self._console.handle(request)
+
+    def _log_in(self, request: ConsoleRequest) -> ConsoleResponse:
+        try:
+            return self._login.log_in(request)
+        except UsageError as error:
+            return say(400, str(error))
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         return self._shell(environ, start_response)

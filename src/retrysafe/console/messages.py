@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs, quote, urlencode
+
+from retrysafe.errors import UsageError
 
 MAX_BODY_BYTES = 512 * 1024
 """Enough for a bulk action on 1,000 records, or an answer of this size. Longer bodies are refused with 413."""
@@ -29,7 +30,7 @@ class ConsoleRequest(NamedTuple):
 
     @property
     def params(self) -> dict[str, list[str]]:
-        return parse_qs(self.query, keep_blank_values=True, max_num_fields=MAX_FIELDS)
+        return parse_fields(self.query)
 
     def param(self, name: str, default: str = "") -> str:
         """The first value of a parameter of the address."""
@@ -38,19 +39,14 @@ class ConsoleRequest(NamedTuple):
     @property
     def form(self) -> dict[str, list[str]]:
         """The fields of a form that was sent."""
-        return parse_qs(self.body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+        return parse_fields(self.body.decode("utf-8", "replace"))
 
     def field(self, name: str, default: str = "") -> str:
         return self.form.get(name, [default])[0]
 
     @property
     def cookies(self) -> dict[str, str]:
-        jar: SimpleCookie = SimpleCookie()
-        try:
-            jar.load(self.headers.get("cookie", ""))
-        except CookieError:
-            return {}
-        return {name: morsel.value for name, morsel in jar.items()}
+        return parse_cookies(self.headers.get("cookie", ""))
 
     @property
     def is_fragment(self) -> bool:
@@ -60,7 +56,7 @@ class ConsoleRequest(NamedTuple):
     def url(self, path: str, **params: Any) -> str:
         """An address of the console. Empty parameters are left out."""
         given = {name: value for name, value in params.items() if value not in ("", None, False)}
-        return f"{self.mount}{path}" + (f"?{urlencode(given)}" if given else "")
+        return f"{quote(self.mount)}{path}" + (f"?{urlencode(given)}" if given else "")
 
 
 class ConsoleResponse(NamedTuple):
@@ -76,6 +72,24 @@ class ConsoleResponse(NamedTuple):
 
     def with_headers(self, headers: Iterable[tuple[str, str]]) -> ConsoleResponse:
         return self._replace(headers=(*self.headers, *headers))
+
+
+def parse_fields(text: str) -> dict[str, list[str]]:
+    """The fields of an address or a form. Raises UsageError if there are too many."""
+    try:
+        return parse_qs(text, keep_blank_values=True, max_num_fields=MAX_FIELDS)
+    except ValueError:
+        raise UsageError(f"there are more than {MAX_FIELDS:,} fields; send fewer") from None
+
+
+def parse_cookies(header: str) -> dict[str, str]:
+    """Cookies by name; the first of a name counts, whose path is the longest. Not http.cookies: it gives up at a cookie
+    of the application that it does not understand, such as one of JSON, and ours would be lost with it."""
+    found: dict[str, str] = {}
+    for part in header.split(";"):
+        name, _, value = part.partition("=")
+        found.setdefault(name.strip(), value.strip().removeprefix('"').removesuffix('"'))
+    return found
 
 
 def redirect(url: str) -> ConsoleResponse:

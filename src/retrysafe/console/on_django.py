@@ -17,6 +17,7 @@ from django.views.decorators.csrf import csrf_exempt  # type: ignore[import-unty
 
 from retrysafe.console.access import Operator
 from retrysafe.console.console import Console
+from retrysafe.console.headers import CUT_SHORT, TOO_LARGE, find_bad_length
 from retrysafe.console.messages import MAX_BODY_BYTES, ConsoleRequest, ConsoleResponse
 
 DjangoView = Callable[..., HttpResponse]
@@ -42,11 +43,21 @@ def make_view(get_console: Callable[[], Console]) -> DjangoView:
 
     @csrf_exempt  # type: ignore[untyped-decorator]
     def answer(request: HttpRequest, rest: str = "") -> HttpResponse:
-        if int(request.META.get("CONTENT_LENGTH") or 0) > MAX_BODY_BYTES:
-            return HttpResponse("the body is too large\n", status=413, content_type="text/plain")
-        return to_django(get_console().handle(from_django(request, rest)))
+        refusal = find_bad_body(request)
+        return to_django(refusal or get_console().handle(from_django(request, rest)))
 
     return answer  # type: ignore[no-any-return]
+
+
+def find_bad_body(request: HttpRequest) -> ConsoleResponse | None:
+    """The refusal of a body that is too large, or shorter than its length says."""
+    declared = str(request.META.get("CONTENT_LENGTH") or "")
+    refusal = find_bad_length(declared)
+    if refusal is None and len(request.body) > MAX_BODY_BYTES:
+        refusal = TOO_LARGE
+    if refusal is None and declared and len(request.body) != int(declared):
+        refusal = CUT_SHORT
+    return refusal
 
 
 def from_django(request: HttpRequest, rest: str) -> ConsoleRequest:

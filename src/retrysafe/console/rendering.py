@@ -1,4 +1,4 @@
-"""Templates, and the headers that go with every page. Jinja escapes every value; no template says `safe`.
+"""Templates, and the policy that goes with every page. Jinja escapes every value; no template says `safe`.
 The one value that is markup already is the diagram of steps (step_diagram.py), which escapes what it draws. A name that
 is missing is an error, not an empty text."""
 
@@ -17,15 +17,6 @@ from retrysafe.core.times import format_age, format_time
 HERE = Path(__file__).parent
 CONTENT_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
 SHOWN_BODY_BYTES = 64 * 1024
-
-SECURITY_HEADERS = (
-    ("x-content-type-options", "nosniff"),
-    ("x-frame-options", "DENY"),
-    # Not `no-referrer`: with it, browsers send `Origin: null` with our own forms.
-    ("referrer-policy", "same-origin"),
-    ("cross-origin-opener-policy", "same-origin"),
-    ("cross-origin-resource-policy", "same-origin"),
-)
 
 
 def build_policy(nonce: str) -> str:

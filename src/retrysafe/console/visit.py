@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import secrets
-from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Record
 from retrysafe.operators.errors import NotFound, Refused
 from retrysafe.operators.session import Reason, Session, open_on_safe
+
+_ID = re.compile("[0-9a-fA-F]{64}")
 
 if TYPE_CHECKING:
     from retrysafe.console.console import Console
@@ -44,8 +46,10 @@ class Visit:
         return Reason(self.operator.name, self.request.field("because"))
 
     def may(self, action: str, record: Any = None) -> bool:
-        """Whether this operator may do it, and the console does it at all."""
-        return (action == LOOK or self.console.actions) and bool(self.console.authorize(self.operator, action, record))
+        """Whether this operator may do it, and the console does it at all. Nobody acts on what they may not see."""
+        if action != LOOK and not (self.console.actions and self.may(LOOK, record)):
+            return False
+        return bool(self.console.authorize(self.operator, action, record))
 
     def check(self, action: str, record: Any = None) -> None:
         if not self.may(action, record):
@@ -53,10 +57,7 @@ class Visit:
 
     def find_record(self, digits: str, action: str = LOOK) -> Record:
         """The record of this id, if it belongs to the application and the operator may see it."""
-        record: Record | None = None
-        with suppress(ValueError):  # no digits
-            if len(digits) == 64:
-                record = self.session.execute(Lookup(bytes.fromhex(digits))).record
+        record = self.look_up(digits)
         if record is None or record.namespace not in self.console.namespaces or not self.may(LOOK, record):
             raise NotFound(f"there is no record {digits[:64]!r} in namespace {self.session.namespace!r}")
         if action != LOOK:
@@ -64,6 +65,13 @@ class Visit:
                 raise Refused(f"the record belongs to {record.namespace!r}, which this console only shows")
             self.check(action, record)
         return record
+
+    def look_up(self, digits: str) -> Record | None:
+        """The record of this id, whoever it belongs to."""
+        if not _ID.fullmatch(digits):
+            return None
+        found: Record | None = self.session.execute(Lookup(bytes.fromhex(digits))).record
+        return found
 
     def render(self, template: str, status: int = 200, **values: Any) -> ConsoleResponse:
         """A page, or its inner part for htmx. Pages that are asked for again have an ETag."""
@@ -83,7 +91,7 @@ class Visit:
             if self.request.headers.get("if-none-match") == etag:
                 return ConsoleResponse(304, b"", tuple(headers))
         if not self._known_token:
-            headers.append(("set-cookie", csrf.build_cookie(self.token, self.request.mount, secure=self.is_secure)))
+            headers.append(("set-cookie", csrf.build_cookie(self.token, self.request.url(""), secure=self.is_secure)))
         return ConsoleResponse(status, body, tuple(headers))
 
     @property

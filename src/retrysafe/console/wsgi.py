@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any
 
-from retrysafe.console.messages import MAX_BODY_BYTES, ConsoleRequest, ConsoleResponse
+from retrysafe.console.headers import CUT_SHORT, find_bad_length
+from retrysafe.console.messages import ConsoleRequest, ConsoleResponse
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
@@ -19,10 +20,7 @@ class WsgiShell:
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         body = read_body(environ)
-        if body is None:
-            response = ConsoleResponse(413, b"the body is too large\n", (("content-type", "text/plain"),))
-        else:
-            response = self._handle(build_request(environ, body))
+        response = self._handle(build_request(environ, body)) if isinstance(body, bytes) else body
         phrase = HTTPStatus(response.status).phrase
         headers = [*response.headers, ("content-length", str(len(response.body)))]
         start_response(f"{response.status} {phrase}", headers)
@@ -38,25 +36,25 @@ def build_request(environ: Environ, body: bytes) -> ConsoleRequest:
             headers[name.replace("_", "-").lower()] = str(environ[name])
     # WSGI has paths as bytes that were read as latin-1.
     path = str(environ.get("PATH_INFO", "")).encode("latin-1").decode("utf-8", "replace")
-    mount = str(environ.get("SCRIPT_NAME", "")).rstrip("/")
+    mount = str(environ.get("SCRIPT_NAME", "")).encode("latin-1").decode("utf-8", "replace").rstrip("/")
     query = str(environ.get("QUERY_STRING", ""))
     return ConsoleRequest(str(environ["REQUEST_METHOD"]), path or "/", query, headers, body, mount, environ)
 
 
-def read_body(environ: Environ) -> bytes | None:
-    """The body; None if it is too large."""
-    try:
-        length = int(environ.get("CONTENT_LENGTH") or 0)
-    except ValueError:
-        return None
-    if not 0 <= length <= MAX_BODY_BYTES:
-        return None
-    return bytes(environ["wsgi.input"].read(length)) if length else b""
+def read_body(environ: Environ) -> bytes | ConsoleResponse:
+    """The whole body, or why it is refused."""
+    declared = str(environ.get("CONTENT_LENGTH") or "")
+    refusal = find_bad_length(declared)
+    if refusal is not None:
+        return refusal
+    length = int(declared or 0)
+    body = bytes(environ["wsgi.input"].read(length)) if length else b""
+    return body if len(body) == length else CUT_SHORT
 
 
 def mount_beside(app: WsgiApp, console: WsgiApp, path: str) -> WsgiApp:
     """Below `path` the console answers, everywhere else the application."""
-    prefix = "/" + path.strip("/")
+    prefix = "/" + path.strip("/").encode().decode("latin-1")
 
     def choose(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         found = str(environ.get("PATH_INFO", ""))

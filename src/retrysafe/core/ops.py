@@ -247,6 +247,9 @@ class List(Op[Page]):
     now: int | None = None
     resting: bool = False
     """Only records that were released at a recovery point: unfinished work, which is rare among the released."""
+    examine: int = 0
+    """Where no index serves the filters: end the page after about so many records were read. It may then be empty
+    although its cursor leads on. 0: read on until records match. A store may read on in any case."""
 
 
 @value_class

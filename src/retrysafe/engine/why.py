@@ -11,6 +11,7 @@ from retrysafe.core.ops import Claim
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.core.times import FOREVER_MICROS, format_time
+from retrysafe.engine.audit import AUDIT_KIND
 
 REFUSED_BY_CODE = "by OperationChanged"
 """How the note of a run ends that this code refused to go on with (operations/flow.py: release_at_point)."""
@@ -105,7 +106,7 @@ def _explain_settled(record: Record, now: int, state: str) -> Explanation:
         kept = record.answer is not None and not record.answer.gone
         status = record.answer.status if record.answer is not None else 200
         answer = f"the stored answer ({status}), and nothing runs" if kept else "told that the answer was not kept"
-        forget = ("keys forget",) if kept else ()
+        forget = ("keys forget",) if kept and record.kind != AUDIT_KIND else ()
         why = f"attempt {record.attempt} was completed at {format_time(record.completed)}"
         return Explanation(state, why + (f": {record.note}" if record.note else ""), answer, gone, forget)
     at = f" from recovery point {record.point!r}" if record.point else ""

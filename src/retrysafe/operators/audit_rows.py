@@ -12,7 +12,8 @@ from retrysafe.operators.session import Session
 
 class AuditSearch:
     """The rows, oldest first, from a time on, until `limit` records were examined. A store that lists by id reads only
-    rows; another one searches all records. `complete` is False if there may be more."""
+    rows; another one searches all records, `examine` at a time, from `cursor` on. `complete` is False if there may be
+    more."""
 
     def __init__(
         self,
@@ -20,12 +21,15 @@ class AuditSearch:
         since: int = 0,
         limit: int = MAX_EXAMINED_RECORDS,
         report: Report = lambda examined: None,
+        *,
+        examine: int = 0,
+        cursor: str = "",
     ) -> None:
         self._session, self._since = session, since
         self._prefix = audit_prefix(session.namespace)
         self._by_id = session.capabilities.lists_by_id
         # A filter would make the store search on to the next audit row of another prefix, so `__iter__` stops there.
-        query = List(session.namespace, kind=AUDIT_KIND)
+        query = List(session.namespace, kind=AUDIT_KIND, cursor=cursor, examine=examine)
         if self._by_id:
             query = List(cursor=(self._prefix + since.to_bytes(8, "big")).hex() if since else self._prefix.hex())
         self._search = RecordSearch(session.execute, query, limit, report)
@@ -34,6 +38,11 @@ class AuditSearch:
     @property
     def complete(self) -> bool:
         return self._passed or not self._search.cursor
+
+    @property
+    def next_cursor(self) -> str:
+        """Where to search on. Empty at the end, and in a store that lists by id: ask from a later time on there."""
+        return "" if self._by_id else self._search.cursor
 
     def __iter__(self) -> Iterator[AuditRow]:
         found = []

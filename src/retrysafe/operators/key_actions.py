@@ -11,6 +11,7 @@ from retrysafe.core.ops import Forget, Lookup, Release, Resolve
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import SETTLED, State
 from retrysafe.core.times import format_time
+from retrysafe.engine.audit import AUDIT_KIND
 from retrysafe.engine.resolving import WITHOUT_ANSWER, advise_on_settled, convert_to_result
 from retrysafe.engine.sealing import is_sealed
 from retrysafe.engine.why import state_for_people
@@ -73,6 +74,8 @@ def _build_resolve_command(record: Record) -> str:
 
 
 def decide_forget(record: Record, now: int) -> Decision:
+    if record.kind == AUDIT_KIND:
+        return Decision(refusal=f"{record.key!r} is an audit row: it stays for its retention, and nobody empties it")
     if record.state not in SETTLED or (record.state is State.RELEASED and record.point):
         shown = state_for_people(record, now)
         return Decision(refusal=f"{record.key!r} is {shown}: unfinished work needs its bytes; finish it first")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, cast, get_args
 
 from retrysafe.core.keys import OBSERVED_PREFIX, observed_namespace, record_id
-from retrysafe.core.ops import List, Lookup
+from retrysafe.core.ops import List, Lookup, Page
 from retrysafe.core.records import Kind, Record
 from retrysafe.core.states import State
 from retrysafe.errors import UsageError
@@ -87,12 +87,18 @@ class RecordSearch:
             limit = min(PAGE_RECORDS, self._limit - self.examined)
             page = self._execute(replace(self._query, cursor=self.cursor, limit=limit))
             yield from page.records
-            # A page that is not the last may be empty. It counts as one record: without that the search is unbounded.
-            self.examined += max(1, len(page.records) + len(page.unreadable))
+            self.examined += count_examined(page, limit, self._query.examine)
             self.cursor = page.cursor
             if not self.cursor:
                 return
             self._report(self.examined)
+
+
+def count_examined(page: Page, limit: int, examine: int) -> int:
+    """How many records a page stands for. One that is short, and not the last, has examined as many as it was to. It
+    may be empty, and counts as one record at least: without that a search is unbounded."""
+    found = len(page.records) + len(page.unreadable)
+    return max(1, found, examine if page.cursor and found < limit else 0)
 
 
 # One key or id ----------------------------------------------------------------------------------

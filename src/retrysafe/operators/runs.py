@@ -139,9 +139,13 @@ class RunSearch:
     searched."""
 
     def __init__(
-        self, safe: RetrySafe, limit: int | None = None, make_report: Callable[[], Report] = lambda: _report_nothing
+        self,
+        safe: RetrySafe,
+        limit: int | None = None,
+        make_report: Callable[[], Report] = lambda: _report_nothing,
+        examine: int = 0,
     ) -> None:
-        self._safe, self._make_report = safe, make_report
+        self._safe, self._make_report, self._examine = safe, make_report, examine
         self._limit = record_search.MAX_EXAMINED_RECORDS if limit is None else limit
         self.unfinished: list[tuple[str, RecordSearch]] = []
         """The states whose search ended at its limit, each with its search."""
@@ -163,7 +167,7 @@ class RunSearch:
     def iter_runs(
         self, state: State | None, *, cursor: str = "", resting: bool = False, lapsed: bool = False
     ) -> Iterator[Record]:
-        query = List(self._safe.namespace, state, cursor=cursor, resting=resting, lapsed=lapsed)
+        query = List(self._safe.namespace, state, cursor=cursor, resting=resting, lapsed=lapsed, examine=self._examine)
         search = RecordSearch(self._safe.execute, query, self._limit, self._make_report())
         yield from (record for record in search if "@" in record.target)
         if search.cursor:

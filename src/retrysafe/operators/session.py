@@ -19,6 +19,8 @@ from retrysafe.stores.base import Capabilities, Store
 NO_RECORD_ID = bytes(32)
 """The id of no record. The reply to its Lookup carries the store's time."""
 
+MAX_BECAUSE_CHARACTERS = 2_000
+
 
 class Reason(NamedTuple):
     """Who acts, and why."""
@@ -31,6 +33,11 @@ class Reason(NamedTuple):
         because = self.because.strip()
         if not because:
             raise UsageError(f"{action} changes records: say why (--because TEXT); it is stored in the audit row")
+        if "\0" in because or len(because) > MAX_BECAUSE_CHARACTERS:
+            raise UsageError(
+                f"the reason {because[:40]!r}… has {len(because):,} characters: give at most "
+                f"{MAX_BECAUSE_CHARACTERS:,}, without NUL; it is stored with every record that is changed"
+            )
         return AuditEntry(action, self.actor, because, records, details)
 
 

@@ -190,8 +190,9 @@ def listing(
     limit: int = 100,
     now: float | None = 0,
     resting: bool = False,
+    examine: int = 0,
 ) -> List:
-    return List(namespace, state, kind, scope, lapsed, cursor, limit, to_micros(now), resting)
+    return List(namespace, state, kind, scope, lapsed, cursor, limit, to_micros(now), resting, examine)
 
 
 def stats(*, namespace: str | None = None, now: float | None = 0) -> Stats:

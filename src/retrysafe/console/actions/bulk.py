@@ -100,7 +100,7 @@ def _drop_forbidden(visit: Visit, form: BulkForm, choice: BulkSelection) -> Bulk
 def read_rows(texts: list[str], cap: int) -> list[tuple[bytes, int]]:
     """The rows that the first step showed: id and attempt of each."""
     found = [_ROW.fullmatch(text) for text in texts]
-    rows = [(bytes.fromhex(match[1]), int(match[2])) for match in found if match is not None]
-    if len(rows) != len(texts) or not 1 <= len(rows) <= cap:
+    rows = list(dict.fromkeys((bytes.fromhex(match[1]), int(match[2])) for match in found if match is not None))
+    if None in found or not 1 <= len(rows) <= cap:
         raise UsageError(f"{len(texts)} rows were sent: begin again with the preview, and choose 1 to {cap}")
     return rows

@@ -3,16 +3,21 @@ leaves an audit row. After it, the page of the key shows that row."""
 
 from __future__ import annotations
 
+import re
+
 from retrysafe.console.access import REVEAL
 from retrysafe.console.messages import ConsoleResponse, redirect
 from retrysafe.console.pages.record import gather
 from retrysafe.console.rendering import show_bytes
 from retrysafe.console.visit import Visit
 from retrysafe.core.records import Answer, Record
+from retrysafe.core.times import format_time
 from retrysafe.errors import UsageError
+from retrysafe.operators.errors import ChangedUnderneath
 from retrysafe.operators.key_actions import KeyAction, act_on_record, make_forget, make_release, make_resolve
 
 STATUSES = range(200, 600)
+_CONTENT_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+( *;[ -~]*)?", re.ASCII)
 
 
 def resolve(visit: Visit, id: str) -> ConsoleResponse:
@@ -34,7 +39,8 @@ def forget(visit: Visit, id: str) -> ConsoleResponse:
 
 
 def act(visit: Visit, record: Record, action: KeyAction) -> ConsoleResponse:
-    done = act_on_record(visit.session, record, action, visit.reason, read_attempt(visit))
+    check_seen(visit, record)
+    done = act_on_record(visit.session, record, action, visit.reason, record.attempt)
     return redirect(visit.request.url(f"/keys/{record.id.hex()}", did=done.audit))
 
 
@@ -53,11 +59,22 @@ def reveal(visit: Visit, id: str) -> ConsoleResponse:
     return visit.render("record.html", **(gather(visit, record) | {"revealed": revealed}))
 
 
-def read_attempt(visit: Visit) -> int:
-    """The attempt that the page showed."""
-    text = visit.request.field("attempt")
-    if not text.isdecimal() or len(text) > 9:
-        raise UsageError(f"attempt {text!r}: load the page of the key again")
+def check_seen(visit: Visit, record: Record) -> None:
+    """Refuse what was decided on another attempt than the one that the record is in now. When it began is compared,
+    too: the key of a record that expired may be claimed anew, and that is a first attempt again."""
+    seen = tuple(read_whole(visit, name) for name in ("attempt", "began"))
+    if seen != (record.attempt, record.started):
+        raise ChangedUnderneath(
+            f"{record.key!r} is in attempt {record.attempt} now, which began at {format_time(record.started)}; attempt "
+            f"{seen[0]} was shown: it changed underneath. Look at it again before you decide"
+        )
+
+
+def read_whole(visit: Visit, name: str) -> int:
+    """A number that the page put into its form."""
+    text = visit.request.field(name)
+    if not text.isdecimal() or len(text) > 18:
+        raise UsageError(f"{name} {text[:40]!r}: load the page again")
     return int(text)
 
 
@@ -73,11 +90,11 @@ def read_answer(visit: Visit) -> Answer | None:
     if visit.request.field("with_answer") != "1":
         return None
     status = visit.request.field("status", "200")
-    if not status.isdecimal() or int(status[:9]) not in STATUSES:
-        raise UsageError(f"status {status!r}: give a number from 200 to 599")
+    if not status.isdecimal() or len(status) > 9 or int(status) not in STATUSES:
+        raise UsageError(f"status {status[:40]!r}: give a number from 200 to 599")
     content_type = visit.request.field("content_type", "application/json").strip()
-    if not content_type.isprintable() or not content_type.isascii():
-        raise UsageError(f"content type {content_type!r}: give something like application/json")
+    if not _CONTENT_TYPE.fullmatch(content_type):
+        raise UsageError(f"content type {content_type[:80]!r}: give something like application/json")
     # A form sends line ends as CR LF, which nobody typed.
     body = visit.request.field("answer").replace("\r\n", "\n")
     return Answer(int(status), body.encode(), {"content-type": content_type})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import cast, get_args
 
-from retrysafe.console.actions.keys import read_attempt
+from retrysafe.console.actions.keys import check_seen
 from retrysafe.console.messages import ConsoleResponse, redirect
 from retrysafe.console.visit import Visit
-from retrysafe.operators.errors import ChangedUnderneath, NotFound
+from retrysafe.operators.errors import NotFound
 from retrysafe.operators.runs import RunVerb, act_on_run
 
 
@@ -15,10 +15,7 @@ def act_on_run_of(visit: Visit, id: str, verb: str) -> ConsoleResponse:
     if verb not in get_args(RunVerb):
         raise NotFound(f"there is no action {verb!r}")
     record = visit.find_record(id, f"operations {verb}")
-    if read_attempt(visit) != record.attempt:
-        raise ChangedUnderneath(
-            f"the run is in attempt {record.attempt} now: it changed underneath. Look at it again before you decide"
-        )
+    check_seen(visit, record)
     flags = {name: visit.request.field(name) == "1" for name in ("leave_effects", "was_not_sent")}
     done = act_on_run(visit.safe, visit.session, record, cast(RunVerb, verb), visit.reason, **flags)
     return redirect(visit.request.url(f"/keys/{record.id.hex()}", did=done.audit))

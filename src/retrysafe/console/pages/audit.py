@@ -9,6 +9,8 @@ from retrysafe.errors import UsageError
 from retrysafe.operators.audit_rows import AuditSearch
 
 EXAMINED_ROWS = 2_000
+SCANNED_ROWS = 10_000
+"""How many records of any kind are read for one page, where a store has no order of time for audit rows."""
 SHOWN_ROWS = 200
 DAYS = (1, 7, 30, 400)
 
@@ -16,12 +18,22 @@ DAYS = (1, 7, 30, 400)
 def show_audit(visit: Visit) -> ConsoleResponse:
     days = read_days(visit.request.param("days", "7"))
     wanted = visit.request.param("record").lower()
-    search = AuditSearch(visit.session, since=max(1, visit.now - days * DAY_MICROS), limit=EXAMINED_ROWS)
+    by_id = visit.session.capabilities.lists_by_id
+    search = AuditSearch(
+        visit.session,
+        since=max(1, visit.now - days * DAY_MICROS),
+        limit=EXAMINED_ROWS if by_id else SCANNED_ROWS,
+        examine=SCANNED_ROWS,
+        cursor=visit.request.param("cursor"),
+    )
     rows = [row for row in search if not wanted or any(each.startswith(wanted) for each in row.records)]
     return visit.render(
         "audit.html",
         title="Audit",
         rows=rows[: -SHOWN_ROWS - 1 : -1],
+        next_url=visit.request.url("/audit", days=days, record=wanted, cursor=search.next_cursor)
+        if search.next_cursor
+        else "",
         bounded=not search.complete or len(rows) > SHOWN_ROWS,
         days=days,
         choices=DAYS,

@@ -16,12 +16,14 @@ from retrysafe.core.states import STATES, State
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.audit import AUDIT_KIND
 from retrysafe.errors import UsageError
-from retrysafe.operators.record_search import RecordFinder, RecordQuery
+from retrysafe.operators.record_search import RecordFinder, RecordQuery, count_examined
 
 KINDS = get_args(Kind)
 PAGE_ROWS = 50
 EXAMINED_ROWS = 2_000
 """How many records one page reads at most, whatever the filters."""
+SCANNED_ROWS = 10_000
+"""How many records the store passes over for one page, where it looks for rare ones itself."""
 SHOWN_STATES = (*STATES, "lapsed")
 
 
@@ -93,8 +95,8 @@ def read_page(visit: Visit, wanted: KeyFilter, cursor: str, rows: int = PAGE_ROW
     examined = unreadable = 0
     for name, query, on_lapse in parts[names.index(at) if cursor else 0 :]:
         while True:
-            page = visit.session.execute(replace(query, cursor=inner, limit=rows))
-            examined += max(1, len(page.records) + len(page.unreadable))
+            page = visit.session.execute(replace(query, cursor=inner, limit=rows, examine=SCANNED_ROWS))
+            examined += count_examined(page, rows, SCANNED_ROWS)
             unreadable += len(page.unreadable)
             found += [
                 each

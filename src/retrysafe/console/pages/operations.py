@@ -25,7 +25,7 @@ def show_operations(visit: Visit) -> ConsoleResponse:
     state, name = visit.request.param("state"), visit.request.param("name")
     if state and state not in STATES:
         raise UsageError(f"state {state!r}: there are {', '.join(STATES)}")
-    search = RunSearch(visit.safe, EXAMINED_ROWS)
+    search = RunSearch(visit.safe, EXAMINED_ROWS, examine=EXAMINED_ROWS)
     found = search.iter_state(STATES[state]) if state else iter_unfinished(search)
     seen = (run for run in found if (not name or run.target.partition("@")[0] == name) and visit.may(LOOK, run))
     runs = list(islice(seen, SHOWN_RUNS))

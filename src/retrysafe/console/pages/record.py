@@ -9,7 +9,6 @@ from retrysafe.console.messages import ConsoleResponse
 from retrysafe.console.step_diagram import draw_operation
 from retrysafe.console.timeline import build_timeline
 from retrysafe.console.visit import Visit
-from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Record
 from retrysafe.core.trace_context import read_traceparent
 from retrysafe.engine.audit import AUDIT_KIND, AuditRow, read_audit
@@ -17,7 +16,6 @@ from retrysafe.engine.why import explain, is_run
 from retrysafe.operations.journal import OperationJournal, build_ledger
 from retrysafe.operators.audit_rows import AuditSearch
 from retrysafe.operators.key_actions import is_forgotten
-from retrysafe.operators.record_search import ID_DIGITS
 from retrysafe.operators.runs import describe_next
 
 EXAMINED_AUDIT_ROWS = 1_000
@@ -74,7 +72,8 @@ def read_journal(record: Record) -> OperationJournal | None:
 
 def find_audit_rows(visit: Visit, record: Record) -> tuple[list[AuditRow], bool]:
     """The rows that name this record, and whether all rows since its first claim were read."""
-    search = AuditSearch(visit.session, since=max(record.created, FIRST_ROW), limit=EXAMINED_AUDIT_ROWS)
+    since, bound = max(record.created, FIRST_ROW), EXAMINED_AUDIT_ROWS
+    search = AuditSearch(visit.session, since=since, limit=bound, examine=bound)
     wanted = record.id.hex()
     rows = [row for row in search if wanted in row.records]
     return rows, search.complete
@@ -82,11 +81,7 @@ def find_audit_rows(visit: Visit, record: Record) -> tuple[list[AuditRow], bool]
 
 def find_done(visit: Visit, record: Record) -> AuditRow | None:
     """The audit row that an action led here with. It is looked up, not searched for, and must name this record."""
-    did = visit.request.param("did")
-    try:
-        found = visit.session.execute(Lookup(bytes.fromhex(did))).record if len(did) == ID_DIGITS else None
-    except ValueError:
-        return None
+    found = visit.look_up(visit.request.param("did"))
     if found is None or found.kind != AUDIT_KIND or found.namespace != visit.session.namespace:
         return None
     row = read_audit(found)

@@ -225,7 +225,7 @@ def _reap(op: Reap, layout: Layout) -> Plan[ScriptCall, int]:
 
 
 def _list(op: List, layout: Layout) -> Plan[ScriptCall, Page]:
-    """Read one page. It has at least one record unless no more records match."""
+    """Read one page. It has at least one record unless no more records match, or `examine` is reached."""
     if (op.lapsed and op.state not in (None, State.CLAIMED)) or (op.resting and op.state not in (None, State.RELEASED)):
         return Page((), "")
     if op.lapsed and op.resting:
@@ -235,9 +235,10 @@ def _list(op: List, layout: Layout) -> Plan[ScriptCall, Page]:
     filters = _list_filters(op)
     index = _ANY_STATE if state is None else _STATES[state]
     bucket, after = _parse_cursor(op.cursor, layout)
+    stretch, examined = min(op.examine or MAX_SCAN_RECORDS, MAX_SCAN_RECORDS), 0
     while bucket < layout.buckets:
         moment, _, name = after.partition(":")
-        where = (moment.encode(), name.encode(), encode_number(op.limit), encode_number(MAX_SCAN_RECORDS), index, only)
+        where = (moment.encode(), name.encode(), encode_number(op.limit), encode_number(stretch), index, only)
         last, *rows = yield ScriptCall(
             load_script("list"), layout.bucket_keys(bucket), (encode_moment(op.now), *where, *filters)
         )
@@ -248,6 +249,9 @@ def _list(op: List, layout: Layout) -> Plan[ScriptCall, Page]:
             more = f"{bucket}:{after}" if bucket < layout.buckets else ""
             page, unreadable = read_page(rows, _read_listed, lambda row: bytes.fromhex(row[0].decode()))
             return Page(page, more, unreadable)
+        examined += stretch if after else 1
+        if op.examine and examined >= op.examine and bucket < layout.buckets:
+            return Page((), f"{bucket}:{after}")
     return Page((), "")
 
 

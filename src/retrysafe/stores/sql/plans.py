@@ -171,11 +171,19 @@ class SqlPlans:
 
     def _list(self, op: List) -> Plan[Statement, Page]:
         conditions, values = _list_conditions(op)
+        stop = b""
+        if op.examine and not is_few(op):
+            seen = {"after": values["after"], "skip": op.examine - 1}
+            stop = b"".join(bytes(row[0]) for row in (yield Statement(self.texts["list_stop"], seen, writes=False)))
+        if stop:
+            conditions.append("id <= :stop")
+            values["stop"] = stop
         where = self._dialect.fill(" AND ".join(conditions), _NO_NAMES)
         text = self.texts["list_lapsed" if is_few(op) else "list"].replace("{where}", where)
         found = yield Statement(text, values, writes=False)
         page, unreadable = read_page(found[: op.limit], rows.read_record, lambda row: bytes(row[0]))
-        return Page(page, bytes(found[op.limit - 1][0]).hex() if len(found) > op.limit else "", unreadable)
+        last = bytes(found[op.limit - 1][0]) if len(found) > op.limit else stop
+        return Page(page, last.hex(), unreadable)
 
     def _take(self, op: TakeJobs) -> Plan[Statement, tuple[StagedJob, ...]]:
         return job_plans.take(self.texts, op, self._fill)
