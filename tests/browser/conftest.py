@@ -106,7 +106,16 @@ def watch(page: Page, faults: list[str]) -> None:
 
 def find_accessibility_faults(page: Page) -> list[str]:
     """The serious and critical findings of axe-core on the page as it is now, each with its element."""
+    load_axe(page)
+    return run_axe(page)
+
+
+def load_axe(page: Page) -> None:
     page.evaluate((package(*AXE) / "axe.min.js").read_text())
+
+
+def run_axe(page: Page) -> list[str]:
+    """For a page that is looked at several times: at another width, in another scheme."""
     found: list[dict[str, Any]] = page.evaluate("async () => (await axe.run()).violations")
     return [
         f"{one['id']} ({one['impact']}): {one['help']}: {[node['target'] for node in one['nodes']]}"

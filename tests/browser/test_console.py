@@ -13,20 +13,22 @@ from uuid import uuid4
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from retrysafe import RetrySafe
+from retrysafe import Answer, Key, RetrySafe
 from retrysafe.console.access import Operator
 from retrysafe.console.console import Console
 from retrysafe.console.loopback import LoopbackApp, OneTimeLogin, open_server
 from retrysafe.console.request_log import LogFile, SeenRequest
+from retrysafe.core.jobs import ListJobs, ReviveJob
 from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
+from retrysafe.errors import NotFinished, OutcomeUnknown
 from retrysafe.stores.memory import MemoryStore
-from retrysafe.testing.builders import complete
+from retrysafe.testing.builders import claim, complete
 from retrysafe.web.key_usage import KeyUsageStats
-from tests.browser.conftest import find_accessibility_faults
+from tests.browser.conftest import load_axe, run_axe
 from tests.console import test_hostile
-from tests.console.conftest import World, fill
+from tests.console.conftest import World, fill, stage_dead_letter
 from tests.console.hostile import make_hostile
 
 DESKTOP = {"width": 1280, "height": 900}
@@ -144,7 +146,9 @@ def stored(request: pytest.FixtureRequest) -> Iterator[World]:
 
 @pytest.mark.parametrize("script", [True, False], ids=["script", "no-script"])
 def test_every_page_and_action(browser: Browser, stored: World, script: bool) -> None:
+    """One story: a browser takes longer to start than to click."""
     safe = stored.safe
+    undone, cancelled, refunds = stop_runs(safe)
     with serve(safe) as served, visit(browser, served, script=script) as page:
         for path in PATHS:
             answer = page.goto(path)
@@ -160,12 +164,121 @@ def test_every_page_and_action(browser: Browser, stored: World, script: bool) ->
         expect(page.get_by_text("told that the answer was not kept")).to_be_visible()
         press(page, stored.run, "Resume now", "resume-because")
         assert reread(safe, stored.run).state is State.COMPLETED
+        press(page, undone, "Undo", "undo-because")
+        assert (reread(safe, undone).state, refunds) == (State.COMPLETED, ["room o-undone"])
+        cancel(page, cancelled)
+        assert (reread(safe, cancelled).state, len(refunds)) == (State.COMPLETED, 1)
+        act_on_many_keys(page, safe)
+        wanted = ["keys resolve", "keys release", "keys show", "keys forget"]
+        wanted += ["operations resume", "operations undo", "operations cancel"]
         if safe.store.capabilities.outbox:
-            retry_letter(page)
+            act_on_letters(page, safe)
+            wanted += ["outbox retry", "outbox drop"]
         page.goto("/audit")
         shown = page.inner_text("table")
-        for action in ("keys resolve", "keys release", "keys show", "keys forget", "operations resume"):
-            assert action in shown
+        assert [action for action in wanted if action not in shown] == []
+
+
+def stop_runs(safe: RetrySafe) -> tuple[Record, Record, list[str]]:
+    """Two runs that stopped at their second step, and the undos that were called."""
+    book = safe.operation("book")
+    undos: list[str] = []
+
+    def leave(result: str | None, *, key: str) -> None:
+        undos.append(str(result))
+
+    @book.foreign(undo=leave)
+    def room(order: str, *, key: str) -> str:
+        return f"room {order}"
+
+    @book.foreign(tries=1)
+    def flight(order: str, *, key: str) -> str:
+        raise ConnectionError("no flight today")
+
+    @book.body
+    def body(order: str) -> Answer:
+        room(order)
+        flight(order)
+        return Answer(201, {"order": order})
+
+    found = []
+    for name in ("undone", "cancelled"):
+        with pytest.raises((NotFinished, OutcomeUnknown)):
+            book(f"o-{name}", key=name)
+        record = safe.store.execute(Lookup(Key(name, "book", "operation").id(safe.namespace))).record
+        assert record is not None
+        found.append(record)
+    return found[0], found[1], undos
+
+
+def cancel(page: Page, run: Record) -> None:
+    """Without a word about what its steps did it is refused."""
+    for leave in (False, True):
+        page.goto(f"/keys/{run.id.hex()}")
+        page.fill("#cancel-because", "the customer left")
+        if leave:
+            page.get_by_label("Leave what its steps did").check()
+        page.get_by_role("button", name="Cancel", exact=True).click()
+        if not leave:
+            expect(page.get_by_role("alert")).to_contain_text("undo it, or say")
+    expect(page.get_by_role("status")).to_contain_text("operations cancel: done.")
+
+
+def act_on_many_keys(page: Page, safe: RetrySafe) -> None:
+    """What changes between the preview and the confirmation is skipped."""
+    names = {"namespace": safe.namespace, "scope": "acme", "now": 9}
+    guards = [safe.store.execute(claim(f"bulk-{n}", target="POST /bulk", **names)) for n in range(3)]
+    held = [safe.store.execute(claim(f"held-{n}", target="POST /held", on_lapse="rerun", **names)) for n in range(2)]
+    preview(page, "/keys?state=uncertain&target=POST+/bulk", "They did not happen: the next retry runs")
+    expect(page.get_by_text("3 keys would be changed")).to_be_visible()
+    safe.store.execute(complete(guards[0], b"done", now=None))
+    page.get_by_role("button", name="Change these keys").click()
+    expect(page.get_by_role("status")).to_contain_text("2 changed, 1 skipped.")
+    preview(page, "/keys?state=lapsed&target=POST+/held")
+    page.get_by_label("change held-1").uncheck()
+    page.get_by_role("button", name="Change these keys").click()
+    expect(page.get_by_role("status")).to_contain_text("1 changed, 0 skipped.")
+    states = [reread(safe, each.record).state for each in (*guards, *held)]
+    assert states == [State.COMPLETED, State.RELEASED, State.RELEASED, State.RELEASED, State.CLAIMED]
+
+
+def preview(page: Page, path: str, choice: str = "") -> None:
+    page.goto(path)
+    if choice:
+        page.get_by_label(choice).check()
+    page.fill("#bulk-because", "none was charged")
+    page.get_by_role("button", name="Show what would change").click()
+
+
+def act_on_letters(page: Page, safe: RetrySafe) -> None:
+    """One is retried, one is dropped; of two more that are dropped together, one is retried by somebody else."""
+    ids = [uuid4().hex for _ in range(3)]
+    for each in ids:
+        stage_dead_letter(safe, each, "mails")
+    act_on_letter(page, "receipts", "Retry")
+    act_on_letter(page, "mails", "Drop")
+    page.goto("/outbox?dead=1&topic=mails")
+    page.get_by_label("Drop: delete them").check()
+    page.fill("#jobs-because", "nobody reads them")
+    page.get_by_role("button", name="Show what would change").click()
+    expect(page.get_by_text("2 jobs would be changed")).to_be_visible()
+    safe.store.execute(ReviveJob(ids[1], namespace=safe.namespace))
+    page.get_by_role("button", name="Drop these jobs").click()
+    expect(page.get_by_role("status")).to_contain_text("outbox drop: 1 changed, 1 skipped.")
+    left = safe.store.execute(ListJobs(namespace=safe.namespace))
+    assert {(each.job.topic, each.job.id in ids[1:2], each.dead) for each in left} == {
+        ("receipts", False, False),
+        ("mails", True, False),
+    }
+
+
+def act_on_letter(page: Page, topic: str, button: str) -> None:
+    page.goto(f"/outbox?dead=1&topic={topic}")
+    page.locator("details summary").first.click()
+    form = page.locator("details[open] form").filter(has=page.get_by_role("button", name=button, exact=True))
+    form.get_by_label("Because (stored in the audit row)").fill("the mail server is back")
+    form.get_by_role("button", name=button, exact=True).click()
+    expect(page.get_by_role("heading", name="Dead letters")).to_be_visible()
 
 
 def resolve(page: Page, record: Record, what: str) -> None:
@@ -191,50 +304,50 @@ def reveal(page: Page, record: Record, secret: str) -> None:
     expect(page.get_by_text(secret)).to_be_visible()
 
 
-def retry_letter(page: Page) -> None:
-    page.goto("/outbox?dead=1")
-    page.locator("details summary").first.click()
-    page.get_by_label("Because (stored in the audit row)").first.fill("the mail server is back")
-    page.get_by_role("button", name="Retry", exact=True).click()
-    expect(page.get_by_text("No dead letter")).to_be_visible()
-
-
-@pytest.mark.parametrize("script", [True, False], ids=["script", "no-script"])
-def test_a_bulk_action_skips_what_changed(browser: Browser, world: World, script: bool) -> None:
-    from tests.console.test_actions import crowd
-
-    records = crowd(world, 3)
-    with serve(world.safe) as served, visit(browser, served, script=script) as page:
-        page.goto("/keys?state=uncertain&target=POST+/bulk")
-        page.get_by_label("They did not happen: the next retry runs").check()
-        page.fill("#bulk-because", "none was charged")
-        page.get_by_role("button", name="Show what would change").click()
-        expect(page.get_by_text("3 keys would be changed")).to_be_visible()
-        world.safe.store.execute(complete(records[0], b"done", now=None))
-        page.get_by_role("button", name="Change these keys").click()
-        expect(page.get_by_role("status")).to_contain_text("2 changed, 1 skipped.")
-
-
 # Looks --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("scheme", "size"), [("light", DESKTOP), ("dark", PHONE)], ids=["desktop-light", "phone-dark"])
-def test_axe_finds_nothing_serious(browser: Browser, world: World, full: Served, scheme: str, size: Any) -> None:
-    records = [f"/keys/{each.id.hex()}" for each in (world.uncertain, world.run)]
+LOOKS = [(size, scheme) for size in (DESKTOP, PHONE) for scheme in ("light", "dark")]
+
+
+def test_every_page_is_accessible_in_every_look(browser: Browser, world: World, full: Served) -> None:
+    """Each page is loaded once and looked at four times; at the width of a phone nothing is beside the screen."""
+    records = [f"/keys/{each.id.hex()}" for each in (world.uncertain, world.run, world.completed, world.lapsed)]
+    wrong: list[str] = []
+    with visit(browser, full) as page:
+        for path in (*PATHS, *records, "/rollout?clients=1", "/operations?state=completed", "/nowhere"):
+            page.goto(path)
+            wrong += look_at(page, path)
+        preview(page, "/keys?state=uncertain", "They happened: a retry does not run")
+        wrong += look_at(page, "bulk preview")
+        page.get_by_role("button", name="Change these keys").click()
+        wrong += look_at(page, "bulk done")
+        page.goto("/outbox?dead=1")
+        page.get_by_label("Retry: deliver them again").check()
+        page.fill("#jobs-because", "it is back")
+        page.get_by_role("button", name="Show what would change").click()
+        wrong += look_at(page, "jobs preview")
+        page.get_by_role("button", name="Retry these jobs").click()
+        wrong += look_at(page, "jobs done")
+        reveal(page, world.completed, "ch_secret")
+        wrong += look_at(page, "revealed")
+        press(page, world.lapsed, "Release attempt 1", "release-because")
+        wrong += look_at(page, "done")
+        page.goto("/audit")
+        wrong += look_at(page, "audit with rows")
+    assert wrong == []
+
+
+def look_at(page: Page, name: str) -> list[str]:
+    load_axe(page)
     found = []
-    with visit(browser, full, scheme=scheme, size=size) as page:
-        for path in (*PATHS, *records, "/nowhere"):
-            page.goto(path)
-            found += [f"{path}: {each}" for each in find_accessibility_faults(page)]
-    assert found == []
-
-
-def test_a_phone_shows_everything_without_scrolling_sideways(browser: Browser, world: World, full: Served) -> None:
-    with visit(browser, full, size=PHONE) as page:
-        for path in (*PATHS, f"/keys/{world.uncertain.id.hex()}", f"/keys/{world.run.id.hex()}"):
-            page.goto(path)
-            wide = page.evaluate("() => document.documentElement.scrollWidth")
-            assert wide <= PHONE["width"], (path, wide)
+    for size, scheme in LOOKS:
+        page.set_viewport_size(size)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        found += [f"{name}, {size['width']} {scheme}: {each}" for each in run_axe(page)]
+        wide = page.evaluate("() => document.documentElement.scrollWidth")
+        found += [f"{name}: {wide} pixels wide"] if wide > size["width"] else []
+    return found
 
 
 def test_a_key_is_resolved_by_keyboard_alone(browser: Browser, world: World, full: Served) -> None:
