@@ -130,7 +130,7 @@ def test_tail(url: str, check: Callable[..., list[Any]], monkeypatch: pytest.Mon
         assert main(["keys", "resolve", url, "lost", "--did-not-happen", *BECAUSE]) == 0
 
     monkeypatch.setattr(tail, "time", SimpleNamespace(sleep=happen))
-    monkeypatch.setattr(key_actions, "print", lambda *text: None, raising=False)
+    monkeypatch.setattr(key_actions, "print_line", lambda text: None)
     found = check("tail", url, "--times", "2")
     assert {each["event"] for each in found} == {"claimed", "released"}
 

@@ -16,6 +16,7 @@ from retrysafe.cli import exits
 from retrysafe.cli.output import ProgressLine, print_json, print_note, print_pairs
 from retrysafe.cli.parsing import add_json, add_reason
 from retrysafe.cli.session import Audit, Session, make_entry, open_session
+from retrysafe.cli.signals import gate
 from retrysafe.core.ops import List
 from retrysafe.core.records import Record
 from retrysafe.core.times import format_time
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
             eraser.run()
             eraser.check_found()
             return print_receipt(args, eraser.build_receipt(""), "counted only; add --yes to erase")
-        with session.act(entry) as audit:
+        with gate.hold(), session.act(entry) as audit:
             eraser = Eraser(session, args, audit)
             try:
                 eraser.run()
@@ -96,6 +97,7 @@ class Eraser:
                 page = self._session.execute(replace(query, cursor=self._cursor))
                 for record in page.records:
                     self._counts[self._erase(record)] += 1
+                    gate.check()
                 self._counts["unreadable"] += len(page.unreadable)
                 self._cursor, self._complete = page.cursor, not page.cursor
                 progress.advance(sum(self._counts.values()), self._session.estimate_progress(self._cursor))

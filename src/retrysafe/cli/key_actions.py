@@ -9,12 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from retrysafe.cli.exits import CHANGED, DONE
-from retrysafe.cli.output import ProgressLine, make_progress_reporter, print_json, print_note
+from retrysafe.cli.output import (
+    PatientOutput,
+    ProgressLine,
+    make_progress_reporter,
+    print_json,
+    print_line,
+    print_note,
+)
 from retrysafe.cli.parsing import add_bulk, add_json, add_reason
 from retrysafe.cli.session import Session, open_session, read_reason
+from retrysafe.cli.signals import gate
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.times import SECOND_MICROS
-from retrysafe.errors import UsageError
+from retrysafe.engine.resolving import check_answer
+from retrysafe.errors import StoreError, UsageError
 from retrysafe.operators.bulk import BulkAction, BulkFilter, RowResult
 from retrysafe.operators.errors import NotFound
 from retrysafe.operators.follow_up import build_command
@@ -134,7 +143,7 @@ def _read_answer(args: argparse.Namespace) -> Answer | None:
         body = sys.stdin.buffer.read() if args.answer == "-" else Path(args.answer).read_bytes()
     except OSError as error:
         raise UsageError(f"--answer {args.answer}: {error.strerror}") from error
-    return Answer(args.status, body, {"content-type": args.content_type})
+    return check_answer(Answer(args.status, body, {"content-type": args.content_type}))
 
 
 def run_release(args: argparse.Namespace) -> int:
@@ -186,17 +195,20 @@ def find_one(args: argparse.Namespace, session: Session) -> Record:
 
 def _act_on_one(args: argparse.Namespace, session: Session, action: KeyAction) -> int:
     record = find_one(args, session)
-    after, audit = act_on_record(session, record, action, read_reason(args, action.name), args.attempt)
+    with gate.hold():
+        after, audit = act_on_record(session, record, action, read_reason(args, action.name), args.attempt)
     shown = {"id": record.id.hex(), "key": record.key, "state": after.state.value, "attempt": after.attempt}
     if args.json:
         print_json({**shown, "action": action.name, "audit": audit})
     else:
-        print(f"{record.id.hex()[:12]}  {after.state.value}  {record.key}  attempt {after.attempt}")
+        print_line(f"{record.id.hex()[:12]}  {after.state.value}  {record.key}  attempt {after.attempt}")
     return DONE
 
 
 def _act_on_all(args: argparse.Namespace, session: Session, action: KeyAction) -> int:
     """Act on the keys that match now, at most `--cap`. What arrives later is not touched; what changed is skipped."""
+    if args.older_than < 0:
+        raise UsageError(f"--older-than {args.older_than:g}: give 0 seconds or more")
     wanted = BulkFilter(args.scope, args.target or None, older_than=round(args.older_than * SECOND_MICROS))
     bulk = BulkAction(session, action, wanted)
     choice = bulk.choose(args.cap)
@@ -205,20 +217,29 @@ def _act_on_all(args: argparse.Namespace, session: Session, action: KeyAction) -
             _print_result(args, record, "would change")
         print_note(f"{len(choice.chosen)} would be changed, {choice.refused} left alone; add --yes to do it")
         return DONE
-    progress, changed = ProgressLine("changed", 100), 0
+    progress, output, changed = ProgressLine("changed", 100), PatientOutput(), 0
 
     def report(result: RowResult) -> None:
         nonlocal changed
         changed += result.done
-        _print_result(args, result.record, "changed" if result.done else "skipped: it changed underneath")
+        told = "changed" if result.done else "skipped: it changed underneath"
+        output.show(lambda: _print_result(args, result.record, told))
         progress.advance(changed)
+        gate.check()
 
     reason = read_reason(args, action.name)
-    found = bulk.act(choice, reason, {"target": args.target}, report)
-    progress.end()
+    try:
+        with gate.hold():
+            found = bulk.act(choice, reason, {"target": args.target}, report)
+    except (KeyboardInterrupt, StoreError):
+        print_note(f"interrupted: {changed} of {len(choice.chosen)} changed; give the same command again for the rest")
+        raise
+    finally:
+        progress.end()
     print_note(
         f"{found.changed} changed, {found.skipped} skipped, {choice.refused} left alone; audit row {found.audit[:32]}"
     )
+    output.check()
     return CHANGED if found.skipped and not found.changed else DONE
 
 
@@ -226,4 +247,4 @@ def _print_result(args: argparse.Namespace, record: Record, result: str) -> None
     if args.json:
         print_json({"id": record.id.hex(), "key": record.key, "target": record.target, "result": result})
     else:
-        print(f"{record.id.hex()[:12]}  {record.target}  {record.key}  {result}")
+        print_line(f"{record.id.hex()[:12]}  {record.target}  {record.key}  {result}")

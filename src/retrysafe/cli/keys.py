@@ -20,6 +20,7 @@ from retrysafe.cli.output import (
 )
 from retrysafe.cli.parsing import add_json, add_namespace
 from retrysafe.cli.session import NO_RECORD_ID, Session, open_session
+from retrysafe.cli.signals import gate
 from retrysafe.core.moves import is_submitted
 from retrysafe.core.ops import List, Stats, StatsReply
 from retrysafe.core.records import Kind, Record
@@ -27,7 +28,7 @@ from retrysafe.core.states import STATES, State
 from retrysafe.core.times import format_time
 from retrysafe.engine.audit import AUDIT_KIND
 from retrysafe.engine.why import explain, is_run, state_for_people
-from retrysafe.errors import UsageError
+from retrysafe.errors import StoreError, UsageError
 from retrysafe.operators.follow_up import build_command
 from retrysafe.operators.near_keys import NearKeys
 from retrysafe.operators.record_search import (
@@ -126,7 +127,9 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scope", help="the scope of the key: its tenant, function, operation, provider, queue or inbox"
     )
-    parser.add_argument("--namespace", help="the application of the key (with --scope: default; otherwise any)")
+    parser.add_argument(
+        "--namespace", help="the application of the key (with --scope: the setting, else 'default'; otherwise any)"
+    )
     parser.add_argument("--kind", choices=KINDS, help="only a key of this kind")
     parser.add_argument(
         "--examine",
@@ -210,29 +213,48 @@ def format_totals(counted: StatsReply | None) -> str:
 def run_export(args: argparse.Namespace) -> int:
     query = build_query(args)
     with open_session(args) as session:
-        progress, number, cursor = ProgressLine("keys written"), 0, args.after
+        progress, number, unreadable, cursor = ProgressLine("keys written"), 0, 0, args.after
         note_full_read(args, session)
         now = session.read_time()
         parts = split_uncertain(query)
         if args.after and len(parts) > 1:
             raise UsageError("--after with --state uncertain: it is two lists; export it in one go")
-        for part, keep in parts:
-            while True:
-                page = session.execute(replace(part, cursor=cursor))
-                for record in page.records:
-                    if is_shown(args, record) and (keep is None or record.on_lapse == keep):
-                        print_json(describe_record(record, now, body=args.body))
-                        number += 1
-                cursor = page.cursor
-                if not cursor:
-                    break
-                sys.stdout.flush()
-                if number and number % 50_000 < PAGE_ROWS:
-                    print_note(f"so far {number:,}; after an interruption continue with --after {cursor}")
-                progress.advance(number, session.estimate_progress(cursor))
-        progress.end()
+        try:
+            for part, keep in parts:
+                while True:
+                    page = session.execute(replace(part, cursor=cursor))
+                    unreadable += len(page.unreadable)
+                    with gate.hold():  # a page is written as a whole
+                        for record in page.records:
+                            if is_shown(args, record) and (keep is None or record.on_lapse == keep):
+                                print_json(describe_record(record, now, body=args.body))
+                                number += 1
+                        sys.stdout.flush()  # before the cursor moves: what it passes was written
+                    cursor = page.cursor
+                    if not cursor:
+                        break
+                    gate.check()
+                    if number and number % 50_000 < PAGE_ROWS:
+                        print_note(f"so far {number:,}; after an interruption continue with --after {cursor}")
+                    progress.advance(number, session.estimate_progress(cursor))
+        except (KeyboardInterrupt, StoreError, OSError) as error:
+            if not isinstance(error, BrokenPipeError):
+                print_note(describe_interruption(cursor if len(parts) == 1 else "", cut=isinstance(error, OSError)))
+            raise
+        finally:
+            progress.end()
     print_note(f"{number} written")
-    return exits.DONE
+    if unreadable:
+        print_note(f"{unreadable} records could not be read and are missing: give --app, which has the key ring")
+    return exits.REFUSED if unreadable else exits.DONE
+
+
+def describe_interruption(cursor: str, *, cut: bool) -> str:
+    """How to go on with an export. `cut`: its last page was not written as a whole."""
+    if not cursor:
+        return "interrupted: give the same command again, from the beginning"
+    more = "; the last line may be cut, and the last keys come twice" if cut else ""
+    return f"interrupted: continue with --after {cursor}{more}"
 
 
 def note_full_read(args: argparse.Namespace, session: Session) -> None:
@@ -257,7 +279,7 @@ def _take_first(records: Iterator[Record], limit: int) -> Iterator[Record]:
 
 def find_and(args: argparse.Namespace, session: Session, show: Any) -> int:
     """Find the keys of a search and show each as it is found."""
-    query = RecordQuery(args.key, args.scope, args.namespace, args.kind)
+    query = RecordQuery(args.key, args.scope, find_namespace(args, session), args.kind)
     finder = RecordFinder(session, query, limit=args.examine, after=args.after, report=make_progress_reporter())
     shown = 0
     for record in finder:
@@ -267,8 +289,13 @@ def find_and(args: argparse.Namespace, session: Session, show: Any) -> int:
     if finder.next_cursor:
         print_note(describe_unfinished_search(finder))
     elif not shown:
-        raise exits.NotFound(describe_not_found(args, finder.near))
+        raise exits.NotFound(describe_not_found(args, find_namespace(args, session), finder.near))
     return exits.DONE if shown else exits.NOT_FOUND
+
+
+def find_namespace(args: argparse.Namespace, session: Session) -> str | None:
+    """The application whose key is asked for: with a scope that of the settings or of `--app`, else any."""
+    return args.namespace if args.scope is None else session.namespace
 
 
 def run_show(args: argparse.Namespace) -> int:
@@ -327,8 +354,8 @@ def describe_unfinished_search(finder: RecordFinder) -> str:
     )
 
 
-def describe_not_found(args: argparse.Namespace, near: NearKeys) -> str:
-    namespace = args.namespace or DEFAULT_NAMESPACE
+def describe_not_found(args: argparse.Namespace, namespace: str | None, near: NearKeys) -> str:
+    namespace = namespace or DEFAULT_NAMESPACE
     if args.scope is None:
         after = f" after {args.after}" if args.after else ""
         listing = build_command("keys", "list", namespace=namespace)

@@ -3,7 +3,6 @@ group is imported when the group is named, so that a command starts fast."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -43,7 +42,6 @@ EXAMPLES = (
     "retrysafe keys why order-7",
     "retrysafe keys resolve order-7 --did-not-happen --because 'the provider shows no charge'",
 )
-EXIT_INTERRUPTED = 130
 
 
 def build_parser(command: str | None = None, prog: str = PROGRAM) -> Parser:
@@ -75,12 +73,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROGRAM, defaults: 
     command = next((word for word in words if not word.startswith("-")), "")
     args = build_parser(command if command else "-", prog).parse_args(words)
     set_defaults(args, defaults or {})
-    try:
-        code = run_command(args)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        return close_broken_pipe()
-    return code
+    from retrysafe.cli.running import run_command  # not needed for --help
+
+    return run_command(args)
 
 
 def set_defaults(args: Any, defaults: Mapping[str, str]) -> None:
@@ -89,28 +84,6 @@ def set_defaults(args: Any, defaults: Mapping[str, str]) -> None:
         for name, value in defaults.items():
             if getattr(args, name, "") is None:
                 setattr(args, name, value)
-
-
-def run_command(args: Any) -> int:
-    from retrysafe.errors import RetrySafeError  # not needed for --help
-
-    try:
-        return int(args.run(args) or 0)
-    except RetrySafeError as error:
-        from retrysafe.cli.exits import find_exit_code
-
-        print(f"retrysafe: {error}", file=sys.stderr)
-        if getattr(error, "hint", ""):
-            print(f"hint: {error.hint}", file=sys.stderr)  # type: ignore[attr-defined]  # CommandError has one
-        return find_exit_code(error)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-
-
-def close_broken_pipe() -> int:
-    """The reader of our output has gone (`| head`). That is no error: stop, and say nothing at exit either."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 from retrysafe.cli import exits
 from retrysafe.cli.output import print_json
 from retrysafe.cli.parsing import add_json
+from retrysafe.cli.session import quiet_drivers
 from retrysafe.cli.settings import require_url
 from retrysafe.stores.registry import find_backend, open_store, safe_url
 
@@ -33,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
     if args.sql:
         sys.stdout.write(find_backend(url).schema(url))
         return exits.DONE
+    quiet_drivers()
     store = open_store(url)
     try:
         applied = store.migrate()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import Any
 from retrysafe.cli.exits import DONE
 from retrysafe.cli.import_object import load_safe
 from retrysafe.cli.keys import describe_state
-from retrysafe.cli.output import make_progress_reporter, print_json, print_note
+from retrysafe.cli.output import make_progress_reporter, print_json, print_line, print_note
 from retrysafe.cli.parsing import add_json, add_reason
 from retrysafe.cli.session import NO_RECORD_ID, read_reason
 from retrysafe.cli.settings import read_setting
@@ -202,7 +201,7 @@ def run_action(args: argparse.Namespace, verb: RunVerb) -> int:
             shown = {"id": record.id.hex(), "action": f"operations {verb}", "status": answer.status, "body": body}
             print_json({**shown, "audit": audit})
         else:
-            print(f"finished: {answer.status} {body}")
+            print_line(f"finished: {answer.status} {body}")
     return DONE
 
 
@@ -238,7 +237,7 @@ def list_runs(safe: RetrySafe, args: argparse.Namespace) -> int:
     found = sorted(islice(named, args.limit), key=lambda record: (record.state is State.COMPLETED, -record.created))
     now = read_time(safe)
     for record in found:
-        print(json.dumps(summarize_run(record, now)) if args.json else format_line(record, now))
+        print_json(summarize_run(record, now)) if args.json else print_line(format_line(record, now))
     if not args.json:
         more = "; there may be more, see --limit, --state and --name" if len(found) == args.limit else ""
         print(f"{len(found)} shown{more}", file=sys.stderr)
@@ -272,19 +271,19 @@ def print_run(record: Record, now: int, operation: Operation | None, *, as_json:
     if as_json:
         found = {"cause": journal.cause, "next": describe_next(record, journal)}
         details = {**found, "ledger": build_ledger(journal), "keys": keys}
-        print(json.dumps({**summarize_run(record, now), **details}))
+        print_json({**summarize_run(record, now), **details})
         return 0
     shown = summarize_run(record, now) | {"state": describe_state(record, now)}
     del shown["lapsed"]
     for name, value in shown.items():
-        print(f"{name:10} {value}")
+        print_line(f"{name:10} {value}")
     if journal.cause:
-        print(f"{'cause':10} {journal.cause}")
+        print_line(f"{'cause':10} {journal.cause}")
     for number, entry in enumerate(build_ledger(journal), 1):
         error = f"  {entry['error']}" if entry["error"] else ""
-        print(f"  {number:2}. {entry['step']:24} {entry['state']:8} {entry['result'][:80]}{error}")
+        print_line(f"  {number:2}. {entry['step']:24} {entry['state']:8} {entry['result'][:80]}{error}")
     if describe_next(record, journal):
-        print(f"{'next':10} {describe_next(record, journal)}")
+        print_line(f"{'next':10} {describe_next(record, journal)}")
     for call, key in keys.items():
-        print(f"{'key':10} {call} {key}")
+        print_line(f"{'key':10} {call} {key}")
     return 0

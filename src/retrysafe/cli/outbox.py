@@ -6,9 +6,10 @@ import argparse
 from typing import Any
 
 from retrysafe.cli.exits import CHANGED, DONE, ChangedUnderneath, NotFound
-from retrysafe.cli.output import print_json, print_note, print_table, shorten
+from retrysafe.cli.output import print_json, print_line, print_note, print_table, shorten
 from retrysafe.cli.parsing import add_bulk, add_json, add_reason
 from retrysafe.cli.session import Session, make_entry, open_session, read_reason
+from retrysafe.cli.signals import gate
 from retrysafe.core.jobs import AssignJobs, StagedJob
 from retrysafe.errors import UsageError
 from retrysafe.operators.follow_up import build_command
@@ -123,13 +124,18 @@ def run_action(args: argparse.Namespace, action: JobAction) -> int:
                 print_result(args, staged, "would change")
             print_note(f"{len(chosen)} would be changed; add --yes to do it")
             return DONE
-        found = act_on_jobs(session, action, chosen, reason, topic=args.topic)
+        with gate.hold():
+            found = act_on_jobs(session, action, chosen, reason, gate.check if args.all else _go_on, topic=args.topic)
         if not args.all and not found.changed:
             raise ChangedUnderneath(f"the job {chosen[0].job.id} changed underneath; nothing was done")
         for staged in chosen:
             print_result(args, staged, "changed" if found.done[staged.job.id] else "skipped: it changed underneath")
         print_note(f"{found.changed} changed, {found.skipped} skipped; audit row {found.audit[:32]}")
     return CHANGED if found.done and not found.changed else DONE
+
+
+def _go_on() -> None:
+    """One job is changed or not: a signal waits for that."""
 
 
 def choose_jobs(session: Session, args: argparse.Namespace) -> list[StagedJob]:
@@ -162,7 +168,7 @@ def run_assign(args: argparse.Namespace) -> int:
     with open_session(args) as session:
         check_outbox(session)
         entry = make_entry(args, "outbox assign")
-        with session.act(entry) as audit:
+        with gate.hold(), session.act(entry) as audit:
             done = session.execute(AssignJobs(args.namespace))
             audit.result = {"changed": done}
     if args.json:
@@ -192,4 +198,4 @@ def print_result(args: argparse.Namespace, staged: StagedJob, result: str) -> No
     if args.json:
         print_json({"id": staged.job.id, "topic": staged.job.topic, "result": result})
     else:
-        print(f"{staged.job.id}  {staged.job.topic}  {result}")
+        print_line(f"{staged.job.id}  {staged.job.topic}  {result}")

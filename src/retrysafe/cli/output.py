@@ -1,11 +1,14 @@
 """What commands print. A table on a terminal (by Rich, if it is installed), the same columns separated by two spaces
-when the output goes elsewhere, and JSON lines with `--json`. Rows are printed as they come: no list is kept."""
+when the output goes elsewhere, and JSON lines with `--json`. Rows are printed as they come: no list is kept. Nothing
+that is printed has a control character: a stored text must not move the cursor of a terminal."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from retrysafe.core.times import age_seconds, format_age
@@ -18,7 +21,20 @@ PROGRESS_EVERY_RECORDS = 20_000
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    print(json.dumps(value, ensure_ascii=False))
+    plain = (sys.stdout.encoding or "utf-8").lower().replace("-", "") != "utf8"
+    print(escape_controls(json.dumps(value, ensure_ascii=plain)))
+
+
+def escape_controls(text: str) -> str:
+    """A JSON text with `\\u009b` in place of the character, and so on."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+
+
+def print_line(text: str) -> None:
+    """Print one line, without control characters."""
+    print(printable(text))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Row], widths: Sequence[int] = ()) -> int:
@@ -61,9 +77,15 @@ def _print_aligned(columns: Sequence[str], rows: list[list[str]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def print_note(text: str) -> None:
-    """For people, on standard error: standard output has only the result."""
-    print(text, file=sys.stderr, flush=True)
+def print_note(text: str, end: str = "\n") -> None:
+    """For people, on standard error: standard output has only the result. A note that cannot be written is lost."""
+    with suppress(OSError):
+        print(printable(text), end=end, file=sys.stderr, flush=True)
+
+
+def print_error(text: str) -> None:
+    """An error in one line, without control characters. A server's own text may have several lines."""
+    print_note(" ".join(line.strip() for line in text.splitlines()))
 
 
 def print_pairs(pairs: Mapping[str, Any]) -> None:
@@ -73,7 +95,7 @@ def print_pairs(pairs: Mapping[str, Any]) -> None:
 
 
 def printable(value: Any) -> str:
-    """A value without control characters: a stored text must not move the cursor of a terminal."""
+    """A value without control characters."""
     return "".join(each if each.isprintable() else "?" for each in str(value))
 
 
@@ -95,11 +117,11 @@ class ProgressLine:
             self._shown = True
             ending = "\r" if sys.stderr.isatty() else "\n"
             about = "" if percent is None else f", about {percent} % of the store read"
-            print(f"{number:,} {self._what}{about}", end=ending, file=sys.stderr, flush=True)
+            print_note(f"{number:,} {self._what}{about}", ending)
 
     def end(self) -> None:
         if self._shown and sys.stderr.isatty():
-            print(file=sys.stderr)
+            print_note("")
 
 
 def make_progress_reporter() -> Callable[[int], None]:
@@ -110,6 +132,46 @@ def make_progress_reporter() -> Callable[[int], None]:
         nonlocal last
         if examined - last >= PROGRESS_EVERY_RECORDS:
             last = examined
-            print(f"{examined:,} records examined", file=sys.stderr, flush=True)
+            print_note(f"{examined:,} records examined")
 
     return report
+
+
+# Where it goes ----------------------------------------------------------------------------------
+
+
+class PatientOutput:
+    """Prints what a command changes, while it changes it. If the output is lost (the disk is full, `| head` has read
+    enough), the work goes on; `check` raises the error when it is done."""
+
+    def __init__(self) -> None:
+        self._lost: OSError | None = None
+
+    def show(self, print_it: Callable[[], None]) -> None:
+        if self._lost is None:
+            try:
+                print_it()
+            except OSError as error:
+                self._lost = error
+
+    def check(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+
+
+def open_streams() -> None:
+    """A stream that was closed (`2>&-`) is replaced: Python would print the notes among the results. A character that
+    the terminal's encoding has not is escaped, so that no command fails after its work."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # open until the end
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def drop_output() -> None:
+    """Nothing more can be written, and Python is not to try and complain at exit."""
+    with suppress(OSError):
+        number = sys.stdout.fileno()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from retrysafe.stores.schemes import is_store_scheme
@@ -103,6 +103,22 @@ def move_app(args: list[str], takes_value: Callable[[str], bool], others: int) -
         return args
     first = places[0]
     return [*args[:first], f"--app={args[first]}", *args[first + 1 :]]
+
+
+MAX_NUMBER = 2**31 - 1
+"""Above all that is sensible, and what every store and clock takes."""
+
+
+def check_values(values: Mapping[str, Any]) -> None:
+    """Raise UsageError for a number that no store takes, and for text that is not Unicode."""
+    from retrysafe.errors import UsageError  # not needed for --help
+
+    for name, value in values.items():
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:  # `not`: NaN compares with nothing
+            raise UsageError(f"{option} {value}: give a number up to {MAX_NUMBER}")
+        if isinstance(value, str) and any("\ud800" <= each <= "\udfff" for each in value):
+            raise UsageError(f"{option} {value!r}: this is no text in UTF-8; check the encoding of your terminal")
 
 
 def suggest(message: str, choices: Sequence[str], options: Sequence[str]) -> str:

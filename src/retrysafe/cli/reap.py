@@ -10,7 +10,8 @@ from typing import Any
 from retrysafe.cli import exits
 from retrysafe.cli.output import ProgressLine, age_seconds, format_age, print_json, print_note
 from retrysafe.cli.parsing import add_json, add_reason
-from retrysafe.cli.session import AuditNotWritten, Session, make_entry, open_session
+from retrysafe.cli.session import Audit, AuditNotWritten, Session, make_entry, open_session
+from retrysafe.cli.signals import gate
 from retrysafe.core.backlog import Backlog
 from retrysafe.core.ops import Reap
 from retrysafe.errors import UsageError
@@ -36,21 +37,28 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def delete_expired(session: Session, limit: int, keep_alive: Callable[[], None]) -> int:
-    """Delete in batches with pauses, so that claims are not slowed down. Returns how many went."""
+def delete_expired(session: Session, limit: int, report: Callable[[int], None]) -> int:
+    """Delete in batches with pauses, so that claims are not slowed down. Returns how many went. `report` is called with
+    the number so far."""
     reaped, progress = 0, ProgressLine("deleted")
     while reaped < limit:
         wanted = min(BATCH_ROWS, limit - reaped)
+        gate.check()
         gone = session.execute(Reap(wanted, namespace=session.namespace))
         reaped += gone
+        report(reaped)
         progress.advance(reaped)
         if gone < wanted:
             break
         time.sleep(PAUSE_SECONDS)
-        if reaped % 10_000 < BATCH_ROWS:
-            keep_alive()
     progress.end()
     return reaped
+
+
+def note_progress(audit: Audit, reaped: int) -> None:
+    audit.result = {"reaped": reaped}
+    if reaped % 10_000 < BATCH_ROWS:
+        audit.keep_alive()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,13 +77,12 @@ def run(args: argparse.Namespace) -> int:
             return exits.DONE
         entry = make_entry(args, "reap", limit=args.limit)
         try:
-            with session.act(entry) as audit:
-                reaped = delete_expired(session, args.limit, audit.keep_alive)
-                audit.result = {"reaped": reaped}
+            with gate.hold(), session.act(entry) as audit:
+                reaped = delete_expired(session, args.limit, lambda so_far: note_progress(audit, so_far))
         except AuditNotWritten as error:
             # A full store refuses new records, and deleting is what makes room.
             print_note(f"no audit row yet: {error}")
-            reaped = delete_expired(session, args.limit, lambda: None)
+            reaped = delete_expired(session, args.limit, lambda so_far: None)
             with session.act(entry) as audit:
                 audit.result = {"reaped": reaped}
     if args.json:

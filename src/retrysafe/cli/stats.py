@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from retrysafe.cli import exits
-from retrysafe.cli.output import format_age, print_json, print_note, print_table
+from retrysafe.cli.output import format_age, print_json, print_line, print_note, print_table
 from retrysafe.cli.parsing import add_json
 from retrysafe.cli.session import open_session
 from retrysafe.core.backlog import DEFAULT_LIMIT_ROWS, OpenGroup
@@ -111,9 +111,8 @@ def print_overview(overview: Overview) -> None:
         ordered = sorted(found.groups, key=lambda group: (-group.uncertain, -group.in_progress))
         print_table(columns, (_format_group(group, now) for group in ordered), (9, 40, 6, 6, 6))
     for group in jobs.groups if jobs is not None else ():
-        print(
-            f"topic {group.topic}: {group.waiting} waiting, oldest {_age(group.oldest_waiting, now)}; {group.dead} dead"
-        )
+        waiting = f"{group.waiting} waiting, oldest {_age(group.oldest_waiting, now)}"
+        print_line(f"topic {group.topic}: {waiting}; {group.dead} dead")
     if found.truncated:
         print_note("there is more than was read: --examine N reads more")
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from retrysafe.cli import exits
-from retrysafe.cli.output import print_json, print_note, shorten
+from retrysafe.cli.output import print_json, print_line, print_note, shorten
 from retrysafe.cli.parsing import add_json
 from retrysafe.cli.session import Session, open_session
 from retrysafe.core.ops import List, Lookup
@@ -124,7 +124,7 @@ def print_change(args: argparse.Namespace, change: Change, now: int) -> None:
     else:
         at = f" at {record.point}" if record.point else ""
         why = f"  {shorten(record.note, 80)}" if record.note else ""
-        print(
+        print_line(
             f"{format_time(now)}  {change.event:10}  {record.id.hex()[:12]}  {record.target}  "
             f"#{record.attempt}{at}{why}"
         )

@@ -201,7 +201,7 @@ def forget(record: Record, op: Forget, now: int) -> Record | None:
     erased = None
     if record.answer is not None:
         erased = Answer(record.answer.status, b"", (), gone="forgotten")
-    return record._replace(answer=erased, input=b"", progress=b"")
+    return record._replace(answer=erased, input=b"", progress=b"", note="")
 
 
 FENCED_MOVES: dict[type[Any], tuple[frozenset[State], Callable[[Record, Any, int], Record | None]]] = {

@@ -40,9 +40,20 @@ RESULT_KINDS = frozenset({"function", "job", "tool"})
 """The kinds of records whose answer is what a function returned, as its codec stores it."""
 
 
+def check_answer(answer: Answer) -> Answer:
+    """A person's answer, if a server can send it. It is stored once and for all, so a mistyped one is refused here."""
+    if not 200 <= answer.status <= 599:
+        raise UsageError(f"status {answer.status}: an answer that can be replayed has a status from 200 to 599")
+    for name, value in answer.headers:
+        if not (name and name.isascii() and name.isprintable() and value.isascii() and value.isprintable()):
+            raise UsageError(f"header {name!r} with the value {value!r}: give printable ASCII characters only")
+    return answer
+
+
 def convert_to_result(record: Record, answer: Answer) -> Answer:
     """A person's answer as the retry reads it. For a function, JSON becomes the form of a stored result. An answer of
     another content type stays as it is: a codec of the user's own may read it."""
+    check_answer(answer)
     if record.kind not in RESULT_KINDS or answer.gone:
         return answer
     media_type = dict(answer.headers).get("content-type", "").partition(";")[0]

@@ -154,11 +154,13 @@ class BulkAction:
         details = {**self._action.details, "as_of": format_time(choice.as_of), **details}
         results: list[RowResult] = []
         with self._session.act(reason.entry(name, ids, **details)) as audit:
-            for record, op in choice.chosen:
-                results.append(RowResult(record, bool(self._session.execute(op))))
-                report(results[-1])
-                if len(results) % PAGE_ROWS == 0:
-                    audit.keep_alive()
             found = BulkResult(results, audit.id)
-            audit.result = {"changed": found.changed, "skipped": found.skipped + len(choice.skipped)}
+            try:
+                for record, op in choice.chosen:
+                    results.append(RowResult(record, bool(self._session.execute(op))))
+                    report(results[-1])
+                    if len(results) % PAGE_ROWS == 0:
+                        audit.keep_alive()
+            finally:  # an action that is interrupted says how far it came
+                audit.result = {"changed": found.changed, "skipped": found.skipped + len(choice.skipped)}
         return found

@@ -85,7 +85,7 @@ def decide_forget(record: Record, now: int) -> Decision:
 def is_forgotten(record: Record) -> bool:
     """Whether there is nothing left to erase."""
     kept = record.answer is not None and (record.answer.body or record.answer.headers)
-    return not (kept or record.input or record.progress)
+    return not (kept or record.input or record.progress or record.note)
 
 
 def describe_sealed(record: Record) -> str:

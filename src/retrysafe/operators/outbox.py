@@ -59,16 +59,24 @@ class JobResults(NamedTuple):
 
 
 def act_on_jobs(
-    session: Session, action: JobAction, chosen: Sequence[StagedJob], reason: Reason, **details: Any
+    session: Session,
+    action: JobAction,
+    chosen: Sequence[StagedJob],
+    reason: Reason,
+    check: Callable[[], None] = lambda: None,
+    **details: Any,
 ) -> JobResults:
-    """Act on each of these jobs, under one audit row."""
+    """Act on each of these jobs, under one audit row. `check` is called after each, and may raise."""
     done: dict[str, bool] = {}
     entry = reason.entry(action.name, tuple(each.job.id for each in chosen), **details)
     with session.act(entry) as audit:
-        for staged in chosen:
-            done[staged.job.id] = bool(session.execute(action.build(staged)))
         found = JobResults(done, audit.id)
-        audit.result = {"changed": found.changed, "skipped": found.skipped}
+        try:
+            for staged in chosen:
+                done[staged.job.id] = bool(session.execute(action.build(staged)))
+                check()
+        finally:  # an action that is interrupted says how far it came
+            audit.result = {"changed": found.changed, "skipped": found.skipped}
         if chosen and not found.changed:
             audit.outcome = "refused"
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
 
 import pymysql
 import pytest
@@ -55,9 +56,8 @@ def test_postgres_asks_its_pool() -> None:
     connecting, failed = ConnectFailures(), 0
 
     def told() -> type[Exception]:
-        return type(
-            translate_error(connecting.refine_error(PoolTimeout("5 s"), lambda: {"connections_errors": failed}), "url")
-        )
+        pool = SimpleNamespace(get_stats=lambda: {"connections_errors": failed}, connection_class=None)
+        return type(translate_error(connecting.refine_error(PoolTimeout("5 s"), pool), "url"))  # type: ignore[arg-type]
 
     assert told() is StoreUnavailable
     failed = 2

@@ -172,7 +172,7 @@ def forget(op: Forget) -> tuple[Filter, Stages]:
     condition = {"$or": [{"state": "completed"}, {"state": "released", "point": ""}]}
     erased = {"status": "$answer.status", "headers": as_literal([]), "body": as_literal(b""), "gone": "forgotten"}
     answer = {"$cond": [{"$eq": ["$answer", None]}, None, erased]}
-    return condition, [{"$set": {"answer": answer, "input": as_literal(b""), "progress": as_literal(b"")}}]
+    return condition, [{"$set": {"answer": answer, "input": as_literal(b""), "progress": as_literal(b""), "note": ""}}]
 
 
 def _open_filter() -> Filter:

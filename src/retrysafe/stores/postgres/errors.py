@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
@@ -17,6 +15,7 @@ from retrysafe.errors import (
     StoreUnreachable,
 )
 from retrysafe.stores.base import BatchRefused
+from retrysafe.stores.postgres.pool import AsyncPool, Pool, read_failure
 from retrysafe.stores.sql.plans import LockNotAvailable, RetryNow
 from retrysafe.stores.sql.sqlstates import (
     LOCK_NOT_AVAILABLE_CODE,
@@ -61,14 +60,16 @@ class ConnectFailures:
     def __init__(self) -> None:
         self._failed = 0
 
-    def refine_error(self, error: Exception, stats: Callable[[], dict[str, int]]) -> Exception:
+    def refine_error(self, error: Exception, pool: AsyncPool | Pool) -> Exception:
         if not isinstance(error, PoolTimeout):
             return error
-        before, self._failed = self._failed, stats().get("connections_errors", 0)
+        before, self._failed = self._failed, pool.get_stats().get("connections_errors", 0)
         if self._failed == before:
             return error
+        why = read_failure(pool) or _first_line(error)
         return StoreUnreachable(
-            f"no connection to PostgreSQL could be made ({_first_line(error)}): nothing was done; is it up?"
+            f"no connection to PostgreSQL could be made ({why}): nothing was done; is it up, and are host, user and "
+            "database right?"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
@@ -14,13 +14,41 @@ AsyncPool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
 Pool = ConnectionPool[psycopg.Connection[Any]]
 
 
+def describe_failure(error: psycopg.Error) -> str:
+    """What libpq or the server said, in one line."""
+    return " ".join(str(error).split())[:300]
+
+
+def read_failure(pool: AsyncPool | Pool) -> str:
+    """Why the last connection of this pool could not be made; empty if that is not known."""
+    return str(getattr(pool.connection_class, "failure", ""))
+
+
+class ReportingConnection(psycopg.Connection[Any]):
+    """Keeps why it could not be made. A pool only logs it, and its callers learn that they waited for too long. Each
+    pool has a class of its own."""
+
+    failure: ClassVar[str] = ""
+
+    @classmethod
+    def connect(cls, *args: Any, **kwargs: Any) -> Self:
+        try:
+            return super().connect(*args, **kwargs)
+        except psycopg.Error as error:
+            cls.failure = describe_failure(error)
+            raise
+
+
 class CancellableConnection(psycopg.AsyncConnection[Any]):
     """A connection that can be cancelled while it connects.
 
     The pool's worker treats a cancellation during `connect` as a failed attempt and waits for the next task.
     `asyncio.run` cancels every task once, at its end, and would then wait for that worker for ever. So `connect`
-    cancels the task a second time: the worker ends at its next await.
+    cancels the task a second time: the worker ends at its next await. It keeps why it could not be made, as
+    ReportingConnection does.
     """
+
+    failure: ClassVar[str] = ""
 
     @classmethod
     async def connect(cls, *args: Any, **kwargs: Any) -> Self:
@@ -31,13 +59,16 @@ class CancellableConnection(psycopg.AsyncConnection[Any]):
             if task is not None:
                 task.cancel()
             raise
+        except psycopg.Error as error:
+            cls.failure = describe_failure(error)
+            raise
 
 
 def abuild_pool(at: PostgresLocation) -> AsyncPool:
     """A pool that is not open yet: it can only be opened while an event loop runs."""
     return AsyncConnectionPool(
         at.conninfo,
-        connection_class=CancellableConnection,
+        connection_class=type("PoolConnection", (CancellableConnection,), {}),
         # With min_size=1 the first caller finds that connection still connecting, and the pool makes a second one.
         min_size=0,
         max_size=at.pool,
@@ -52,6 +83,7 @@ def build_pool(at: PostgresLocation) -> Pool:
     """An open pool. It connects in its own threads."""
     return ConnectionPool(
         at.conninfo,
+        connection_class=type("PoolConnection", (ReportingConnection,), {}),
         min_size=1,
         max_size=at.pool,
         timeout=at.pool_timeout,

@@ -170,7 +170,7 @@ class PostgresStore:
                     if not before and not connection.closed:
                         connection.set_autocommit(False)
         except Exception as error:
-            found = translate_error(self._connecting.refine_error(error, self._pool.get_stats), self._url)
+            found = translate_error(self._connecting.refine_error(error, self._pool), self._url)
             if found is error:
                 raise  # already translated: an error must not become its own cause
             raise found from error
