@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +209,19 @@ def test_erasing_takes_the_note_too(request: pytest.FixtureRequest, tmp_path: Pa
     for each in (released, lost):
         assert store.execute(Lookup(each.id)).record.note == ""
     store.close()
+
+
+def test_an_export_says_what_it_could_not_read(
+    url: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for key in ("one", "two"):
+        assert store.execute(complete(store.execute(claim(key, now=None)), now=None))
+    with closing(sqlite3.connect(tmp_path / "app.db")) as file, file:
+        file.execute("UPDATE retrysafe_keys SET headers = 'not what we write' WHERE key = 'one'")
+    assert main(["keys", "export", url]) == 1
+    shown = capsys.readouterr()
+    assert [json.loads(line)["key"] for line in shown.out.splitlines()] == ["two"]
+    assert "1 records could not be read" in shown.err
 
 
 # Out of reach ------------------------------------------------------------------------------------
