@@ -97,8 +97,8 @@ def add_parsers(verbs: Any) -> None:
     forget = verbs.add_parser(
         "forget",
         help="erase the stored answer of a finished key",
-        description="Erases the answer, the input, the progress and the note of a finished key, and keeps the fact that "
-        "it was done: a retry still does not run. `retrysafe erase --scope` does it for a whole tenant.",
+        description="Erases the answer, the input, the progress and the note of a finished key, and keeps the fact "
+        "that it was done: a retry still does not run. `retrysafe erase --scope` does it for a whole tenant.",
         takes_url=True,
         examples=("retrysafe keys forget order-7 --scope acme --because 'card number in the answer'",),
     )
