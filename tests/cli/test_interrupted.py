@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from retrysafe.cli.main import main
-from retrysafe.cli.signals import Interrupted, SignalGate
+from retrysafe.cli.signals import CommandInterrupted, SignalGate
 from retrysafe.core.jobs import FailJob, Job, Stage, TakeJobs
 from retrysafe.core.ops import List, Stats
 from retrysafe.core.times import SECOND_MICROS
@@ -88,7 +88,7 @@ def test_a_bulk_command_stops_between_two_records(
     assert count_released(store) == 1
     assert f"1 of {KEYS} changed" in capsys.readouterr().err
     (row,) = read_audit_rows(url, capsys)
-    assert (row["outcome"], row["result"]) == ("failed", {"changed": 1, "skipped": 0, "error": "Interrupted"})
+    assert (row["outcome"], row["result"]) == ("failed", {"changed": 1, "skipped": 0, "error": "CommandInterrupted"})
     assert main([*RESOLVE, url]) == 0, "the same command again does the rest"
     assert count_released(store) == KEYS
 
@@ -211,7 +211,7 @@ def test_a_signal_that_a_driver_hides_is_the_signal(
     def read(*args: Any, **options: Any) -> None:
         try:
             os.kill(os.getpid(), signal.SIGINT)
-        except Interrupted as error:
+        except CommandInterrupted as error:
             raise StoreError("user-defined function raised exception") from error
 
     monkeypatch.setattr(stats, "read_overview", read)
@@ -223,7 +223,7 @@ def test_a_second_signal_stops_at_once() -> None:
     gate = SignalGate()
     with gate.hold():
         gate.receive(signal.SIGINT)
-        with pytest.raises(Interrupted):
+        with pytest.raises(CommandInterrupted):
             gate.receive(signal.SIGINT)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from retrysafe.cli.exits import REFUSED, find_exit_code
 from retrysafe.cli.output import drop_output, open_streams, print_error
 from retrysafe.cli.parsing import check_values
-from retrysafe.cli.signals import Interrupted, gate
+from retrysafe.cli.signals import CommandInterrupted, gate
 from retrysafe.errors import RetrySafeError
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -35,12 +35,16 @@ def run_command(args: Any) -> int:
                 raise
             return report_lost_output(args, error)
         except KeyboardInterrupt as error:
-            return error.exit_code if isinstance(error, Interrupted) else Interrupted(signal.SIGINT).exit_code
+            return (
+                error.exit_code
+                if isinstance(error, CommandInterrupted)
+                else CommandInterrupted(signal.SIGINT).exit_code
+            )
 
 
 def report_error(error: RetrySafeError) -> int:
     if gate.received:  # the signal came while a driver was at work, and the driver's error hides it
-        return Interrupted(gate.received).exit_code
+        return CommandInterrupted(gate.received).exit_code
     print_error(f"retrysafe: {error}")
     if getattr(error, "hint", ""):
         print_error(f"hint: {error.hint}")  # type: ignore[attr-defined]  # CommandError has one

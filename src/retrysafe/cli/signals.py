@@ -14,7 +14,7 @@ STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP
 DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
 
-class Interrupted(KeyboardInterrupt):
+class CommandInterrupted(KeyboardInterrupt):
     """A signal stopped the command."""
 
     def __init__(self, number: int) -> None:
@@ -27,7 +27,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class SignalGate:
-    """Lets signals through as Interrupted, or holds the first one while records are changed."""
+    """Lets signals through as CommandInterrupted, or holds the first one while records are changed."""
 
     def __init__(self) -> None:
         self.received = 0
@@ -38,7 +38,7 @@ class SignalGate:
         first = not self.received
         self.received = number
         if not (self._held and first):
-            raise Interrupted(number)
+            raise CommandInterrupted(number)
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -49,9 +49,9 @@ class SignalGate:
             self._held = before
 
     def check(self) -> None:
-        """Between two records: raise Interrupted if a signal is held."""
+        """Between two records: raise CommandInterrupted if a signal is held."""
         if self.received:
-            raise Interrupted(self.received)
+            raise CommandInterrupted(self.received)
 
     @contextmanager
     def listen(self) -> Iterator[None]:
