@@ -5,7 +5,7 @@ PAGES := diagram errors_page problem_pages cli_page stores_page api_page decisio
 PORT ?= 8000
 N ?= 4
 COVERAGE_TESTS := tests/unit tests/contract tests/web tests/operations
-COVERAGE_SELECT := not (postgres or mysql or mariadb or mongo or redis or valkey or dynamo or duckdb or leaves_what_is_slow)
+COVERAGE_SELECT := not (postgres or mysql or mariadb or mongo or redis or valkey or dynamo or duckdb or leaves_what_is_slow or crowd)
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile everything anew
 
 help:           ## this list

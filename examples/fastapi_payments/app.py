@@ -21,7 +21,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field
 
 from retrysafe import Answer, Key, Policy, RetrySafe, derive
-from retrysafe.console import Console, Operator, Request
+from retrysafe.console import Console, ConsoleRequest, Operator
 from retrysafe.web.fastapi import idempotent, install, respond
 
 safe = RetrySafe(os.environ.get("RETRYSAFE_URL", "sqlite:///payments.db"))
@@ -56,7 +56,7 @@ def current_account(credentials: Annotated[HTTPAuthorizationCredentials | None, 
 OPERATORS = {"olga-token": "olga"}
 
 
-def find_operator(request: Request) -> Operator | None:
+def find_operator(request: ConsoleRequest) -> Operator | None:
     name = OPERATORS.get(request.headers.get("authorization", "").removeprefix("Bearer "))
     return Operator(name) if name else None
 

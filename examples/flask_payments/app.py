@@ -20,7 +20,7 @@ from uuid import uuid4
 from flask import Blueprint, Flask, abort, g, jsonify, request, url_for
 
 from retrysafe import Policy, RetrySafe, derive
-from retrysafe.console import Console, Operator, Request
+from retrysafe.console import Console, ConsoleRequest, Operator
 from retrysafe.web.flask import Idempotency, current_key
 
 idempotency = Idempotency(scope=lambda: g.account, policy=Policy.preset("create_payment"))
@@ -48,7 +48,7 @@ def token_required(view: Callable[..., Any]) -> Callable[..., Any]:
 OPERATORS = {"olga-token": "olga"}
 
 
-def find_operator(visited: Request) -> Operator | None:
+def find_operator(visited: ConsoleRequest) -> Operator | None:
     name = OPERATORS.get(visited.headers.get("authorization", "").removeprefix("Bearer "))
     return Operator(name) if name else None
 
