@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -152,9 +153,9 @@ def test_an_erasure_that_is_stopped_is_given_again(
     assert read_audit_rows(url, capsys)[-1]["result"]["complete"] is True
 
 
-def test_jobs_and_expired_records_too(url: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    from retrysafe.cli.reap import note_progress
-
+def test_jobs_are_all_dropped_though_nobody_reads_it(
+    url: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     jobs = tuple(Job(f"{number:032x}", "receipts", b"{}") for number in range(5))
     store.execute(Stage(jobs, None, "default"))
     store.execute(TakeJobs(5, b"t" * 16, SECOND_MICROS, None, "default"))
@@ -164,7 +165,22 @@ def test_jobs_and_expired_records_too(url: str, store: Store, capsys: pytest.Cap
         assert main(["outbox", "drop", url, "--all", *BECAUSE]) == 0
     (row,) = read_audit_rows(url, capsys)
     assert row["result"] == {"changed": 5, "skipped": 0}
-    assert callable(note_progress)
+
+
+def test_reaping_that_is_stopped_says_how_far_it_came(
+    url: str, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from retrysafe.cli import reap
+
+    long_ago = time.time() - 3 * 86_400
+    for number in range(3):
+        owner = store.execute(claim(f"old-{number}", retention=86_400, now=long_ago))
+        assert store.execute(complete(owner, now=long_ago))
+    monkeypatch.setattr(reap, "BATCH_ROWS", 1)
+    monkeypatch.setattr(reap.time, "sleep", lambda seconds: send(signal.SIGTERM)())
+    assert main(["reap", url, *BECAUSE]) == 128 + signal.SIGTERM
+    (row,) = read_audit_rows(url, capsys)
+    assert (row["outcome"], row["result"]) == ("failed", {"reaped": 1, "error": "CommandInterrupted"})
 
 
 def test_an_export_says_where_it_goes_on(
