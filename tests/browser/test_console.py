@@ -343,7 +343,8 @@ def look_at(page: Page, name: str) -> list[str]:
     found = []
     for size, scheme in LOOKS:
         page.set_viewport_size(size)  # type: ignore[arg-type]
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        # Without motion: else a colour is on its way to the other scheme when it is looked at.
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
         found += [f"{name}, {size['width']} {scheme}: {each}" for each in run_axe(page)]
         wide = page.evaluate("() => document.documentElement.scrollWidth")
         found += [f"{name}: {wide} pixels wide"] if wide > size["width"] else []

@@ -87,6 +87,7 @@ THREADS = "threads, signals and forks: the simulation has one thread"
 DRIVER = "a driver, its sockets or its SQL: the simulated store has none"
 COST = "memory, CPU or the number of rows that are read: nothing goes wrong but the bill"
 TEXTS = "texts, logs, links, headers and options: nothing is lost or doubled"
+CONSOLE = "what a person does by hand in the console: the simulation has no operators who send forms"
 FRAMEWORK = "another framework's, queue's or broker's own code"
 DATABASE = "what a real database does with a transaction that the user committed by hand"
 SEALED = "what is encrypted: the simulation runs with the standard library alone, so its applications have no key ring"
@@ -137,6 +138,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "An idle round read every record",
         "`keys show`, `keys resolve` and `operations --show` walked",
         "where the store is not the user's database, a row for each local step",
+        "A page of the console read the whole store",
     ),
     TEXTS: (
         "The client's path went into `target` as it was",
@@ -171,6 +173,14 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "a store that refused a journal as too large",
         "an undo, a `find` or an option that could never work",
         "`retrysafe stats` printed a target",
+    ),
+    CONSOLE: (
+        "A form of the console whose sender went away",
+        "An answer typed into the console was stored",
+        "A page of the console that stayed open",
+        "A bulk action of the console showed and changed",
+        "`keys forget`, in the console and as a command",
+        "On PostgreSQL, a reason with a NUL",
     ),
     FRAMEWORK: (
         "Under Django's ASGI with a plain middleware",
