@@ -37,7 +37,7 @@ from retrysafe.engine.guard import Ended, Task
 from retrysafe.engine.once import check_names, drop_parameter, encode_answer, read_result, refuse_generators
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import RetrySafeError, StoredFailure, TemplateError, UsageError
-from retrysafe.policy import DAY, FOREVER, Policy
+from retrysafe.policy import DAY, Policy
 from retrysafe.web.problems import redact
 
 META_KEY = "retrysafe/idempotency-key"
@@ -74,7 +74,7 @@ class Tools:
             )
         self.safe = safe
         self.scope = scope
-        self.policy = (policy or safe.policy or Policy.preset("function")).keep_for(FOREVER)
+        self.policy = (policy or safe.policy or Policy.preset("function")).for_functions()
         self.clock = clock
 
     def once(

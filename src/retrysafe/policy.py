@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 from retrysafe.core.deprecation import warn_renamed
 from retrysafe.core.times import duration_to_micros
@@ -29,10 +29,15 @@ FOREVER = math.inf
 
 
 class DefaultSeconds(float):
-    """A duration that nobody gave. What a policy is used for may have another default (`Policy.keep_for`)."""
+    """A duration that nobody gave. Functions and operations have another default (`Policy.for_functions`)."""
+
+
+class DefaultRule(str):
+    """A rule that nobody gave."""
 
 
 DEFAULT_RETENTION_SECONDS = DefaultSeconds(DAY)
+DEFAULT_FAILURES = cast("FailureRule", DefaultRule("store"))
 DEFAULT_LEASE_SECONDS = 60.0
 """How long an owner may be silent before another process may take over its work. The owner renews three times in each
 lease, so two renewals in a row may fail, as when a store restarts. Work that a dead process left behind is free after a
@@ -60,7 +65,7 @@ class Policy:
     mode: Mode = "required"
     busy: BusyRule = "conflict"
     wait: float = 30.0
-    failures: FailureRule | Final = "store"
+    failures: FailureRule | Final = DEFAULT_FAILURES
     invalid: Invalid = "store"
     abandoned: Abandoned = "uncertain"
     start: Start = "request"
@@ -96,9 +101,15 @@ class Policy:
                 raise PolicyError(name, value, f"there is no such field; the fields are {', '.join(known)}")
         return dataclasses.replace(self, **changes)
 
-    def keep_for(self, seconds: float) -> Self:
-        """This policy with another default for `retention`. A retention that was given stays."""
-        return self.replace(retention=seconds) if isinstance(self.retention, DefaultSeconds) else self
+    def for_functions(self) -> Self:
+        """This policy for functions and operations: keys are kept for ever, and an exception is not a result, unless
+        the policy says otherwise."""
+        changes: dict[str, Any] = {}
+        if isinstance(self.retention, DefaultSeconds):
+            changes["retention"] = FOREVER
+        if isinstance(self.failures, DefaultRule):
+            changes["failures"] = "release"
+        return self.replace(**changes) if changes else self
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Policy:

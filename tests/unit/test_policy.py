@@ -12,7 +12,7 @@ import pytest
 from retrysafe import RetrySafe
 from retrysafe.core.ops import List
 from retrysafe.core.times import FOREVER_MICROS, SECOND_MICROS
-from retrysafe.errors import PolicyError
+from retrysafe.errors import PolicyError, StoredFailure
 from retrysafe.policy import DAY, FOREVER, PRESETS, Policy
 
 
@@ -157,3 +157,21 @@ def test_functions_and_operations_keep_their_keys_for_ever_unless_told_how_long(
         charge("7")
         (record,) = safe.store.execute(List()).records
         assert (record.expires == FOREVER_MICROS) is (kept == FOREVER)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [(Policy(lease=120), False), (Policy(failures="store"), True), (None, False)]
+)
+def test_the_exception_of_a_function_is_no_result_unless_the_policy_says_so(given: Policy | None, kept: bool) -> None:
+    calls: list[int] = []
+    with RetrySafe("memory://") as safe:
+
+        @safe.once(key="charge-{order}", policy=given)
+        def charge(order: str) -> str:
+            calls.append(1)
+            raise ConnectionError("no answer")
+
+        for _ in range(2):
+            with pytest.raises((ConnectionError, StoredFailure)):
+                charge("7")
+        assert len(calls) == (1 if kept else 2)

@@ -25,6 +25,7 @@ from retrysafe.errors import UsageError
 from retrysafe.operations.diagram import draw_diagram
 from retrysafe.operations.journal import OperationJournal, build_ledger
 from retrysafe.operations.operation import Operation
+from retrysafe.operations.run import read_journal
 from retrysafe.operators.record_search import MAX_EXAMINED_RECORDS
 from retrysafe.operators.runs import (
     RunSearch,
@@ -267,7 +268,8 @@ def format_line(record: Record, now: int) -> str:
 
 def print_run(record: Record, now: int, operation: Operation | None, *, as_json: bool) -> int:
     journal = OperationJournal.decode(record.progress)
-    keys = list_sent_keys(record, journal, operation)
+    announced = journal if operation is None else read_journal(record, operation.steps, operation.rule)
+    keys = list_sent_keys(record, announced, operation)
     if as_json:
         found = {"cause": journal.cause, "next": describe_next(record, journal)}
         details = {**found, "ledger": build_ledger(journal), "keys": keys}

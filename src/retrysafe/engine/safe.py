@@ -25,7 +25,7 @@ from retrysafe.engine.perform import Performer
 from retrysafe.engine.sealing import KeyRing, Sealer
 from retrysafe.engine.worker_notify import WorkerNotifier
 from retrysafe.errors import StoreURLError, SyncAsyncMismatch, UsageError
-from retrysafe.policy import FOREVER, Policy
+from retrysafe.policy import Policy
 from retrysafe.stores.base import AsyncStore, Store, provides
 from retrysafe.stores.registry import find_backend, open_async_store, open_store, safe_url
 
@@ -201,7 +201,7 @@ class RetrySafe:
         `key` names arguments: `"receipt:{order_id}"`. The other arguments are compared: the same key with other
         arguments is an error, unless they are in `ignore`.
         """
-        chosen = (policy or self.policy or Policy.preset("function")).keep_for(FOREVER)
+        chosen = (policy or self.policy or Policy.preset("function")).for_functions()
 
         def make(function: Callable[..., Any]) -> once_module.Once:
             return once_module.Once(
@@ -251,7 +251,7 @@ class RetrySafe:
         writes there commits together with its result. Callers do not pass `tx`."""
         from retrysafe.transactions import function as transactional
 
-        chosen = (policy or self.policy or Policy.preset("function")).keep_for(FOREVER)
+        chosen = (policy or self.policy or Policy.preset("function")).for_functions()
 
         def decorate(function: Callable[..., R]) -> Callable[..., R]:
             once = once_module.Once(

@@ -10,6 +10,7 @@ from retrysafe.core.times import duration_to_micros
 from retrysafe.engine.effects import Flow, Persist
 from retrysafe.errors import OutcomeUnrecorded, StoreError
 from retrysafe.operations.journal import OperationJournal
+from retrysafe.operations.open_steps import get_service
 from retrysafe.operations.run import OperationRun
 from retrysafe.operations.steps import Step
 
@@ -29,7 +30,8 @@ def announce(run: OperationRun, step: Step, *, begun: bool = False) -> Flow[bool
     `begun`: its entry in the journal says so, and an announcement would be of one more call."""
     name = "" if begun else run.name_to_announce(step)
     traceless = begun or name != ""
-    has_service = step.kind == "local" or not traceless or run.journal.services.get(step.name) == step.service
+    services = run.journal.services
+    has_service = not traceless or (step.name in services and services[step.name] == get_service(step))
     if run.journal.announced == name and has_service and not (run.dirty and step.kind == "foreign"):
         return False
     yield from commit_journal(run, run.journal.replace(announced=name))

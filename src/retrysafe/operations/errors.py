@@ -13,9 +13,9 @@ class OperationEnding(Exception):
     """Base of `Stop` and `Undo`. The user raises them, inside a step or in the body."""
 
     def __init__(self, status: int, body: Any = b"", **headers: str) -> None:
-        if not isinstance(status, int):
+        if not isinstance(status, int) or isinstance(status, bool) or not 100 <= status <= 599:
             raise UsageError(
-                f"{type(self).__name__}({status!r}): the first argument is the status of the answer, an int; write "
+                f"{type(self).__name__}({status!r}): the first argument is the status of the answer, 100 to 599; write "
                 f"{type(self).__name__}(409, ...) with what the client is told"
             )
         self.answer = Answer(status, body, headers)

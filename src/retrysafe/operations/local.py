@@ -144,6 +144,12 @@ def retry_transaction(run: OperationRun, change: StepChange, tries: int) -> Flow
             raise
         except Exception as error:
             failure = error
+        except GeneratorExit:
+            raise
+        except BaseException:
+            # Stopped in the middle, perhaps after the commit: only the receipt tells, which later code asks for.
+            run.in_doubt |= run.tx_binding.kind == "elsewhere"
+            raise
         if (yield from commit_was_applied(run)):
             return ALREADY_COMMITTED
         if isinstance(failure, AdvanceRefused):

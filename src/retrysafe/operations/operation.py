@@ -19,7 +19,7 @@ from retrysafe.engine.effects import Flow
 from retrysafe.engine.guard import Ended, Task
 from retrysafe.engine.heartbeat import current_lease
 from retrysafe.engine.resolving import resolve_uncertain
-from retrysafe.errors import OperationError, OutcomeUnknown, UsageError
+from retrysafe.errors import OperationChanged, OperationError, OutcomeUnknown, UsageError
 from retrysafe.operations import flow, perform, run, undoing
 from retrysafe.operations.announcing import START_PATH, StepPredictor, announce_in, leaves_no_trace
 from retrysafe.operations.bodies import await_body, current_run, note_step_task
@@ -27,7 +27,7 @@ from retrysafe.operations.foreign import run_foreign_step
 from retrysafe.operations.input_codec import InputCodec, fingerprint_for_request
 from retrysafe.operations.journal import BY_CALL, BY_PLACE, OperationJournal, was_unknown
 from retrysafe.operations.local import run_local_step
-from retrysafe.operations.run import OperationRun, StepFlow, run_step
+from retrysafe.operations.run import OperationRun, StepFlow, check_known_steps, run_step
 from retrysafe.operations.steps import Step, check_options
 from retrysafe.operations.submission import Accepted, accept
 from retrysafe.policy import DAY, FOREVER, Policy
@@ -62,7 +62,7 @@ class Operation:
         self.safe = safe
         self.name = name
         self.version = version
-        self.policy = (policy or DEFAULT_POLICY).keep_for(FOREVER)
+        self.policy = (policy or DEFAULT_POLICY).for_functions()
         self.max_attempts = max_attempts
         self.steps: dict[str, Step] = {}
         self.predictor = StepPredictor()
@@ -237,6 +237,7 @@ class Operation:
     def _undo_flow(self, record_id: bytes, because: str) -> Flow[Ended]:
         record, now = yield from self._look_up_own(record_id)
         if is_outcome_unknown(record, now):
+            self.read_known_journal(record)
             yield from resolve_uncertain(record_id, happened=False, answer=None, because=because)
         task, claim = self._build_resume_claim(record)
         fresh = is_submitted(record)
@@ -317,18 +318,26 @@ class Operation:
 
     def find_unknown_step(self, record: Record) -> str:
         """The step that would be sent once more although nobody knows whether it happened. Empty if there is none: then
-        the run goes on with the same keys, or asks the other system first (`find`)."""
-        try:
-            journal = OperationJournal.decode(record.progress)
-        except (ValueError, TypeError, KeyError):
-            return ""  # the attempt meets the same error, and says it
+        the run goes on with the same keys, or asks the other system first (`find`). What the run itself wrote down
+        counts, not how this code declares the step. Raises OperationChanged if this code cannot go on with the run."""
+        journal = self.read_known_journal(record)
         last = journal.entries[-1] if journal.entries and journal.undoing is None else None
         if last is None or last.state != "begun":
             return ""
-        step = self.steps.get(last.step)
-        if step is None or step.find is not None:
+        step = self.steps[last.step]
+        if step.kind == "foreign" and step.find is not None:
             return ""
-        return last.step if was_unknown(last) or (step.kind == "foreign" and not step.repeatable) else ""
+        return last.step if was_unknown(last) or record.on_lapse == "uncertain" or not step.repeatable else ""
+
+    def read_known_journal(self, record: Record) -> OperationJournal:
+        """The journal of a run. Raises OperationChanged if this code cannot read it, or lacks one of its steps: said
+        before anything is changed for a person."""
+        try:
+            journal = OperationJournal.decode(record.progress)
+        except (ValueError, TypeError, KeyError) as error:
+            raise OperationChanged(self.name, f"its journal cannot be read by this code ({error})") from error
+        check_known_steps(self.name, self.steps, journal)
+        return journal
 
     def _look_up_own(self, record_id: bytes) -> Flow[tuple[Record, int]]:
         """The record and the store's time. A record of another namespace counts as missing (I34)."""

@@ -395,8 +395,13 @@ def check_undo_services(name: str, steps: dict[str, Step], journal: OperationJou
 def run_step(
     run: OperationRun, step: Step, step_flow: StepFlow, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Flow[Any]:
-    """Run one call of a step: find its place, run its flow, and record how it ended."""
-    place, known = run.enter(step)
+    """Run one call of a step: find its place, run its flow, and record how it ended. A body that catches a refusal does
+    not go on: what follows could be the refused call under another name or key."""
+    try:
+        place, known = run.enter(step)
+    except OperationChanged as changed:
+        run.broken = changed
+        raise
     run.inside = step.name
     try:
         if known is not None and known.state == "failed":

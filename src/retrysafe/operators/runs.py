@@ -259,14 +259,17 @@ def list_sent_keys(record: Record, journal: OperationJournal, operation: Operati
     call: what to search for in the other system. Pure. Empty if this code does not declare the operation."""
     steps = operation.steps if operation is not None else {}
     called = [(place, entry.step) for place, entry in enumerate(journal.entries)]
-    called += [(len(journal.entries), name) for name in list_sent(journal) if name not in dict(called).values()]
+    if not called or journal.entries[-1].state != "begun":
+        called += [(len(journal.entries), name) for name in list_sent(journal)]
     keys = {}
     for place, name in called:
         step = steps.get(name)
         if step is None or step.kind != "foreign":
             continue
-        number = journal.call_number(name, place)
-        keys[f"{name}#{number}"] = derive(record.run, step.service, name, part=str(number))
+        part = str(journal.call_number(name, place))
+        keys[f"{name}#{part}"] = derive(record.run, step.service, name, part=part)
+        if place < len(journal.entries) and journal.entries[place].state in ("undoing", "undone", "stuck"):
+            keys[f"undo of {name}#{part}"] = derive(record.run, step.service, name, part=part, undo=True)
     return keys
 
 

@@ -219,6 +219,8 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
     PEOPLE: (
         "`safe.operation(policy=Policy(lease=120))`",
         "an operator who gave `operations resume` a reason",
+        "an operator who resumed or undid a run of unknown outcome",
+        "a body that caught `OperationChanged`",
     ),
     DELAY: (
         "a client that retried through code that refused the run",
