@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -177,7 +178,7 @@ def test_reaping_that_is_stopped_says_how_far_it_came(
         owner = store.execute(claim(f"old-{number}", retention=86_400, now=long_ago))
         assert store.execute(complete(owner, now=long_ago))
     monkeypatch.setattr(reap, "BATCH_ROWS", 1)
-    monkeypatch.setattr(reap.time, "sleep", lambda seconds: send(signal.SIGTERM)())
+    monkeypatch.setattr(reap, "time", SimpleNamespace(sleep=lambda seconds: send(signal.SIGTERM)()))
     assert main(["reap", url, *BECAUSE]) == 128 + signal.SIGTERM
     (row,) = read_audit_rows(url, capsys)
     assert (row["outcome"], row["result"]) == ("failed", {"reaped": 1, "error": "CommandInterrupted"})

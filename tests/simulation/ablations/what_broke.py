@@ -214,7 +214,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "A copy of a completion that was sealed again",
         "One record that could not be decrypted",
     ),
-    STOPPED: ("`aclose()` waited for a claim",),
+    STOPPED: ("`aclose()` waited for a claim", "Ctrl-C just after the commit of a local step"),
     REFUSED: ("Two receivers with one provider shared the ids",),
     PEOPLE: (
         "`safe.operation(policy=Policy(lease=120))`",
