@@ -136,7 +136,7 @@ def build_extension(spec: ProtectionSpec) -> Json:
         "mode": policy.mode,
         "strength": spec.strength,
         "busy": policy.busy,
-        "failures": policy.failures if isinstance(policy.failures, str) else "custom",
+        "failures": str(policy.failures) if isinstance(policy.failures, str) else "custom",
         "retention_seconds": None if math.isinf(policy.retention) else int(policy.retention),
         "replay_header": REPLAYED_HEADER,
     }
