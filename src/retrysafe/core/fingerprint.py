@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -29,11 +30,11 @@ MAX_CACHED_CHARS = 256
 
 def fingerprint_http(method: str, path: str, query: str, content_type: str, body: Iterable[bytes]) -> Fingerprint:
     """The fingerprint of an HTTP request. Headers are left out: authentication and tracing change on a retry."""
-    algorithm, digest, length = fingerprint_body(content_type, body if isinstance(body, list) else list(body))
+    algorithm, digest, length = digest_body(content_type, body if isinstance(body, list) else list(body))
     begin = _hash_head_cached if len(path) + len(query) <= MAX_CACHED_CHARS else _hash_head
     whole = begin(method, path, query, content_type, algorithm).copy()
-    whole.update(frame(digest))
-    return Fingerprint(f"http-{algorithm}", whole.digest(), length)
+    whole.update(_DIGEST_LENGTH + digest)  # the frame of the last part
+    return Fingerprint("http-" + algorithm, whole.digest(), length)
 
 
 def _hash_head(method: str, path: str, query: str, content_type: str, algorithm: str) -> hashlib._Hash:
@@ -46,20 +47,25 @@ _hash_head_cached = lru_cache(256)(_hash_head)
 
 def fingerprint_body(content_type: str, chunks: list[bytes]) -> Fingerprint:
     """The fingerprint of a body alone; canonical where its media type has a canonical form."""
-    length = sum(map(len, chunks))
+    return Fingerprint(*digest_body(content_type, chunks))
+
+
+def digest_body(content_type: str, chunks: list[bytes]) -> tuple[str, bytes, int]:
+    """The parts of a body's fingerprint: algorithm, digest, length."""
+    length = len(chunks[0]) if len(chunks) == 1 else sum(map(len, chunks))
     _, family = _parse_media_type(content_type)
     canonical = _CANONICALIZERS.get(family)
     if canonical is not None and 0 < length <= CANONICAL_LIMIT_BYTES:
         try:
-            text = canonical(b"".join(chunks), content_type)
+            text = canonical(chunks[0] if len(chunks) == 1 else b"".join(chunks), content_type)
         except (ValueError, RecursionError, OverflowError):
             pass  # the body does not fit its content type: hashed as raw bytes
         else:
-            return Fingerprint(f"{family}1", hashlib.sha256(text).digest(), len(text))
+            return _ALGORITHMS[family], hashlib.sha256(text).digest(), len(text)
     raw = hashlib.sha256()
     for chunk in chunks:
         raw.update(chunk)
-    return Fingerprint("raw1", raw.digest(), length)
+    return "raw1", raw.digest(), length
 
 
 def fingerprint_text(algorithm: str, text: str) -> Fingerprint:
@@ -102,7 +108,7 @@ def canonicalize_json(body: bytes, content_type: str = "") -> bytes:
         raise ValueError("there is no JSON value") from None
     if end != len(text):
         raise ValueError("something follows the JSON value")
-    return _write(found).encode()
+    return "".join(_write(found, 0)).encode()
 
 
 def _wrap_literal(text: str) -> dict[str, str]:
@@ -146,14 +152,17 @@ _read, _read_carefully = _decoder.scan_once, _careful_decoder.scan_once
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
-def _build_writer() -> Callable[[Any], str]:
-    """What `_encode` does, without making an encoder for each text: CPython's own encoder in C, made once. It is not
-    asked to find circles, because what was parsed has none; and it meets no floats, because they are kept as text."""
+def _build_writer() -> Callable[[Any, int], Iterable[str]]:
+    """What `_encode` does, in pieces and without making an encoder for each text: CPython's own encoder in C, made
+    once. It is not asked to find circles, because what was parsed has none; and it meets no floats, because they are
+    kept as text."""
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
-        return _encode
-    chunks = make(None, _refuse_value, json.encoder.encode_basestring_ascii, None, ":", ",", True, False, False)
-    return lambda value: "".join(chunks(value, 0))
+        return lambda value, _: (_encode(value),)
+    write: Callable[[Any, int], Iterable[str]] = make(
+        None, _refuse_value, json.encoder.encode_basestring_ascii, None, ":", ",", True, False, False
+    )
+    return write
 
 
 def _refuse_value(value: object) -> NoReturn:
@@ -214,6 +223,8 @@ def _parse_boundary(content_type: str) -> bytes:
     raise ValueError("the content type names no boundary")
 
 
+_DIGEST_LENGTH = struct.pack(">I", hashlib.sha256().digest_size)
+_ALGORITHMS = {"json": "json1", "form": "form1", "multipart": "multipart1"}
 _CANONICALIZERS: dict[str, Callable[[bytes, str], bytes]] = {
     "json": canonicalize_json,
     "form": canonicalize_form,

@@ -25,6 +25,7 @@ MAX_KEY_CHARS = 255
 MAX_TEXT_CHARS = 1024
 DERIVED_KEY_CHARS = 48
 
+_PLAIN = re.compile(r"[\x21\x23-\x2b\x2d-\x7e][\x21-\x2b\x2d-\x7e]{0,254}")  # a bare key, as nearly all are
 _BARE = re.compile(r"[\x21-\x2b\x2d-\x7e]+")  # visible ASCII without the comma, which joins two header lines
 _QUOTED = re.compile(r'"((?:[\x20-\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
@@ -38,6 +39,8 @@ _ESCAPE = re.compile(r'\\(["\\])')
 
 def parse_key(header: str) -> str:
     """The key of an `Idempotency-Key` header: an RFC 8941 string or bare text. Both spellings mean the same key."""
+    if _PLAIN.fullmatch(header):
+        return header
     text = header.strip(" \t")
     if text.startswith('"'):
         quoted = _QUOTED.match(text)
@@ -75,7 +78,8 @@ def frame(*parts: str | bytes) -> bytes:
 def record_id(kind: Kind, namespace: str, scope: str, key: str) -> bytes:
     """The id of a record, 32 bytes: a digest of its framed parts."""
     digest = _hash_id_prefix(kind, namespace, scope).copy()
-    digest.update(frame(key))
+    data = key.encode("utf-8", "surrogatepass")
+    digest.update(_LENGTH(len(data)) + data)  # the frame of the last part
     return digest.digest()
 
 
@@ -109,8 +113,29 @@ class Key:
         _check_text("key", self.value)
         _check_text("scope", self.scope)
 
+    @classmethod
+    def from_header(cls, value: str, scope: str) -> Key:
+        """The key of a request. `value` is what `parse_key` returned, so only the scope is checked. Every request makes
+        a key, and the checks and the frozen fields of the constructor cost more than the rest."""
+        if not isinstance(scope, str) or not scope:
+            raise ScopeRequired(scope)
+        if len(scope) > MAX_TEXT_CHARS or not scope.isascii() or "\0" in scope:
+            _check_text("scope", scope)
+        key = _new_key(cls)
+        _set_value(key, value)
+        _set_scope(key, scope)
+        _set_kind(key, "http")
+        set_request(key, None)
+        return key
+
     def id(self, namespace: str) -> bytes:
         return record_id(self.kind, namespace, self.scope, self.value)
+
+
+_new_key = object.__new__
+_set_value, _set_scope, _set_kind, set_request = (
+    vars(Key)[name].__set__ for name in ("value", "scope", "kind", "request")
+)
 
 
 def _check_text(name: str, text: str) -> None:

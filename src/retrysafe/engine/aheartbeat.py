@@ -27,7 +27,8 @@ class AsyncHeartbeat:
         beats = self._beats
         if beats is None or beats.loop is not asyncio.get_running_loop():
             beats = self._beats = self._beats_for(asyncio.get_running_loop())
-        if lease.keep_for(duration):
+        if not lease.kept:
+            lease.kept, lease.duration = True, duration
             beats.push(first_beat_time(lease), lease)
         return lease.end
 

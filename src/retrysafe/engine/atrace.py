@@ -26,12 +26,12 @@ class AsyncTracedPerformer(AsyncPerformer):
         super().__init__(store, heartbeat, sealer, figures)
         self._trace = trace
 
-    async def _execute_through_cancel(self, op: Op[R], until: float | None) -> R:
+    async def execute_through_cancel(self, op: Op[R], until: float | None = None) -> R:
         name = SPAN_NAMES.get(type(op))
         if name is None:
-            return await super()._execute_through_cancel(op, until)
+            return await super().execute_through_cancel(op, until)
         with self._trace.span(name, describe_op(op)) as span:
-            reply = await super()._execute_through_cancel(op, until)
+            reply = await super().execute_through_cancel(op, until)
             span.reply = reply
         return reply
 

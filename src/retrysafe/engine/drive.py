@@ -53,14 +53,34 @@ E = TypeVar("E")
 R = TypeVar("R")
 
 
-def run(flow: Generator[E, Any, R], perform: Callable[[E], Any]) -> R:
+class FirstReply:
+    """How the first effect of a flow ended. A caller that has performed that effect itself passes this to the driver:
+    the flow then decides as if the driver had performed it (web/exchange.py)."""
+
+    __slots__ = ("_error", "_reply")
+
+    def __init__(self, reply: Any = None, error: BaseException | None = None) -> None:
+        self._reply = reply
+        self._error = error
+
+    def get(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        return self._reply
+
+
+def run(flow: Generator[E, Any, R], perform: Callable[[E], Any], first: FirstReply | None = None) -> R:
     """Drive a flow with a blocking `perform`."""
     thrown: BaseException | None = None
     try:
         effect = next(flow)
         while True:
             try:
-                reply = None if effect is INTERRUPTIBLE else perform(effect)
+                if first is not None:
+                    begun, first = first, None
+                    reply = begun.get()
+                else:
+                    reply = None if effect is INTERRUPTIBLE else perform(effect)
             except BaseException as error:
                 thrown = error
                 effect = flow.throw(error)
@@ -97,7 +117,9 @@ class CancelledDuringOp(BaseException):
 _STORE_EFFECTS = (Op, Persist, LeaveClaim)
 
 
-async def arun(flow: Generator[E, Any, R], perform: Callable[[E], Awaitable[Any]]) -> R:
+async def arun(
+    flow: Generator[E, Any, R], perform: Callable[[E], Awaitable[Any]], first: FirstReply | None = None
+) -> R:
     """Drive a flow with an awaitable `perform`.
 
     A cancellation that arrives during a storage operation is held back until that operation has ended. The flow then
@@ -112,7 +134,11 @@ async def arun(flow: Generator[E, Any, R], perform: Callable[[E], Awaitable[Any]
                 effect = flow.throw(held)
                 continue
             try:
-                reply = None if effect is INTERRUPTIBLE else await perform(effect)
+                if first is not None:
+                    begun, first = first, None
+                    reply = begun.get()
+                else:
+                    reply = None if effect is INTERRUPTIBLE else await perform(effect)
             except CancelledDuringOp as stop:
                 held = stop.cause
                 effect = flow.send(stop.reply) if stop.error is None else flow.throw(stop.error)

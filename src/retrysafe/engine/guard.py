@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from retrysafe.core.judge import judge
-from retrysafe.core.keys import Key
+from retrysafe.core.keys import Key, record_id
 from retrysafe.core.ops import Claim, ClaimReply, Complete, Op, Release, Renew, Suspect, Withdraw, value_class
 from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.states import State
-from retrysafe.core.times import SECOND_MICROS
+from retrysafe.core.times import SECOND_MICROS, duration_to_micros
 from retrysafe.engine.effects import Flow, FlowPause, Invoke, LeaveClaim, NotifyWaiters, Persist
 from retrysafe.engine.events import NO_SERIES, REFUSED_EVENTS, EventName, Events, Series
 from retrysafe.engine.heartbeat import Lease
@@ -63,21 +63,24 @@ class Task:
 
     def build_claim(self) -> Claim:
         drawn = os.urandom(32)  # for token and run: one system call instead of two
+        key, policy, namespace = self.key, self.policy, self.namespace
+        # By position: every request makes a claim, and keywords cost as much again.
         return Claim(
-            id=self.key.id(self.namespace),
-            namespace=self.namespace,
-            kind=self.key.kind,
-            scope=self.key.scope,
-            key=self.key.value,
-            target=self.target,
-            fingerprint=self.fingerprint,
-            token=drawn[:16],
-            run=drawn[16:],
-            lease=self.policy.lease_micros,
-            retention=self.policy.retention_micros,
-            on_lapse=self.policy.abandoned,
-            input=self.input,
-            alternatives=self.alternatives,
+            record_id(key.kind, namespace, key.scope, key.value),
+            namespace,
+            key.kind,
+            key.scope,
+            key.value,
+            self.target,
+            self.fingerprint,
+            drawn[:16],
+            drawn[16:],
+            duration_to_micros(policy.lease),
+            duration_to_micros(policy.retention),
+            policy.abandoned,
+            self.input,
+            None,  # now
+            self.alternatives,
         )
 
 

@@ -51,6 +51,7 @@ class Lease:
         self.id = record_id
         self.fence = fence
         self.kept = False
+        """Whether a heartbeat keeps this lease."""
         self.lost = False
         self.settling = False
         """Whether the attempt is being settled. From then on the settling write, not a heartbeat, finds out whether the
@@ -61,13 +62,6 @@ class Lease:
         """Seconds that a renewal asks for; set when the heartbeat starts."""
         self._key = key
         self._attempt = fence.attempt
-
-    def keep_for(self, duration: float) -> bool:
-        """Set the duration of renewals. False if a heartbeat keeps this lease already."""
-        begins, self.kept = not self.kept, True
-        if begins:
-            self.duration = duration
-        return begins
 
     def end(self) -> None:
         """Stop the heartbeat: the work is over."""
@@ -155,7 +149,8 @@ class Heartbeat:
         self._idle_threads = 0
 
     def start(self, lease: Lease, duration: float) -> StopCallback:
-        if lease.keep_for(duration):
+        if not lease.kept:
+            lease.kept, lease.duration = True, duration
             self._add(first_beat_time(lease), lease)
         return lease.end
 

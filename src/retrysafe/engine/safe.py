@@ -15,7 +15,7 @@ from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.trace_context import encode_traceparent
 from retrysafe.engine import once as once_module
 from retrysafe.engine.codecs import Codec, ResultCodec
-from retrysafe.engine.drive import arun, run
+from retrysafe.engine.drive import FirstReply, arun, run
 from retrysafe.engine.effects import Flow
 from retrysafe.engine.events import NO_SERIES, EventHook, Events, Series
 from retrysafe.engine.figures import Figures
@@ -182,6 +182,8 @@ class RetrySafe:
         the key ring adds its own (S12). `series` is for figures, if `target` may hold a path."""
         if self._current_traceparent is not None:
             input = encode_traceparent(self._current_traceparent(), input)
+        if not alternatives and not self._sealer.active:
+            return Task(key, self.namespace, target, fingerprint, policy, input, (), series or (key.kind, target))
         first, *others = self._sealer.fingerprint_forms((fingerprint, *alternatives))
         return Task(key, self.namespace, target, first, policy, input, tuple(others), series or (key.kind, target))
 
@@ -344,11 +346,12 @@ class RetrySafe:
     async def aguard(self, task: Task, work: GuardedWork) -> Ended:
         return await self.arun(guard(task, work, self.events))
 
-    def run(self, flow: Flow[R]) -> R:
-        return run(flow, self.performer())
+    def run(self, flow: Flow[R], first: FirstReply | None = None) -> R:
+        """Drive a flow. `first`: the caller has performed the flow's first effect itself."""
+        return run(flow, self.performer(), first)
 
-    def arun(self, flow: Flow[R]) -> Coroutine[Any, Any, R]:
-        return arun(flow, self._async_performer or self.async_performer())
+    def arun(self, flow: Flow[R], first: FirstReply | None = None) -> Coroutine[Any, Any, R]:
+        return arun(flow, self._async_performer or self.async_performer(), first)
 
     def performer(self) -> Performer:
         if self._performer is None:

@@ -125,6 +125,8 @@ class Sealer:
 
     def __init__(self, ring: KeyRing | None) -> None:
         self._ring = ring
+        self.active = ring is not None
+        """Whether a key ring is set. Then no text of the user's may be stored in the clear."""
 
     def fingerprint_forms(self, plain: Sequence[Fingerprint]) -> tuple[Fingerprint, ...]:
         """Every form in which a request's fingerprint may be stored, the one to write first."""
@@ -150,11 +152,6 @@ class Sealer:
             return replace(op, answer=_seal_answer(ring, op.id, op.answer))
         return op
 
-    @property
-    def active(self) -> bool:
-        """Whether a key ring is set. Then no text of the user's may be stored in the clear."""
-        return self._ring is not None
-
     def seal_text(self, text: str, *bound_to: bytes | str) -> str:
         """Encrypt a text for a text column. `bound_to` is its place: moved elsewhere, it cannot be decrypted."""
         if self._ring is None:
@@ -169,7 +166,11 @@ class Sealer:
 
     def unseal(self, reply: R) -> R:
         if self._ring is None:
-            return _check_unsealed(reply)
+            # Nothing is decrypted; but a sealed answer must not be passed on as it is.
+            record = reply.record if isinstance(reply, _WITH_RECORD) else None
+            if record is not None and record.answer is not None and record.answer.headers == SEALED_HEADERS:
+                raise CorruptRecord(record.id, "it is encrypted, and no key ring is set; pass keyring= to RetrySafe")
+            return reply
         from retrysafe.core.jobs import StagedJob
 
         opened: Any = reply
@@ -183,14 +184,6 @@ class Sealer:
 
 
 _WITH_RECORD = (ClaimReply, LookupReply)  # a tuple, not a union: isinstance runs for every operation
-
-
-def _check_unsealed(reply: R) -> R:
-    """Without a ring nothing is decrypted; but a sealed answer must not be passed on as it is."""
-    record = reply.record if isinstance(reply, _WITH_RECORD) else None
-    if record is not None and record.answer is not None and record.answer.headers == SEALED_HEADERS:
-        raise CorruptRecord(record.id, "it is encrypted, and no key ring is set; pass keyring= to RetrySafe")
-    return reply
 
 
 def is_sealed(record: Record) -> bool:

@@ -25,7 +25,7 @@ from retrysafe.engine.heartbeat import adopt_lease
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.web import problems, status
 from retrysafe.web.accepted_routes import warn_without_status
-from retrysafe.web.asgi_answer import AnswerSender, Message, Send
+from retrysafe.web.asgi_answer import AnswerSender, AnswerSent, Message, Send
 from retrysafe.web.endpoint_entry import EntryProbe
 from retrysafe.web.exchange import DRAIN_LIMIT_BYTES, EXCHANGE, BodyRefused, scope_from_principal
 from retrysafe.web.exchange_context import (
@@ -97,15 +97,14 @@ class IdempotencyMiddleware:
                 if token is not None:
                     return await self._respond_status(view_from_scope(scope), token, send)
             return await self.app(scope, receive, send)
-        route = self.settings.routes.find(method, strip_mount_path(scope))
+        path = strip_mount_path(scope) if scope.get("root_path") else scope["path"]
+        route = self.settings.routes.find(method, path)
         if route is None:
             return await self.app(scope, receive, send)
-        lines = [value for name, value in scope["headers"] if name == self._header]
+        lines = [value.decode("latin-1") for name, value in scope["headers"] if name == self._header]
         if not lines and route.policy.mode == "optional":
             return await self._run_without_key(scope, receive, send, route)
-        exchange = AsyncExchange(
-            self.settings, view_from_scope(scope), route, [line.decode("latin-1") for line in lines]
-        )
+        exchange = AsyncExchange(self.settings, view_from_scope(scope), route, lines)
         exchange.body = body = AsgiBody(exchange, receive)
         if self.settings.scope is not None and not await self._claim_at_edge(body, send):
             return None
@@ -130,8 +129,10 @@ class IdempotencyMiddleware:
         finally:
             if not admitted:
                 del exchange.body
-        if exchange.response is not None:
-            await AnswerSender.transmit(send, exchange.response.with_headers(*exchange.extra_headers()))
+        response = exchange.response
+        if response is not None:
+            extra = exchange.extra_headers()
+            await AnswerSender.transmit(send, response.with_headers(*extra) if extra else response)
         return admitted
 
     async def _run_without_key(self, scope: ASGIScope, receive: Receive, send: Send, route: Route) -> None:
@@ -257,7 +258,7 @@ class AsgiBody:
 
     def __init__(self, exchange: AsyncExchange, receive: Receive) -> None:
         self.exchange = exchange
-        self.finished = asyncio.Event()
+        self.finished = AnswerSent()
         """Set when the answer has been sent."""
         self._receive = receive
         self._chunks: list[bytes] = []
@@ -278,8 +279,8 @@ class AsgiBody:
         """Read the whole body. The application still gets it from `receive`; with `keep` again after a `rewind`."""
         limit = min(limit, self._limit)  # a larger body is not remembered whole
         headers = self.exchange.view.headers
-        declared = headers.get("content-length", "0")
-        if self._size > limit or (declared.isdecimal() and int(declared) > limit):
+        declared = headers.get_raw(b"content-length")
+        if self._size > limit or (declared is not None and declared.isdigit() and int(declared) > limit):
             self._too_large = "expect" not in headers  # with `Expect: 100-continue` nothing was sent yet
             raise BodyRefused(problems.TOO_LARGE)
         deadline = asyncio.get_running_loop().time() + seconds

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from functools import lru_cache
 from typing import Any, Literal
 
-from retrysafe.web.capture import AnswerBuffer, HeaderPairs, Response, read_raw_headers
+from retrysafe.web.capture import MAX_REMEMBERED_NAMES, AnswerBuffer, HeaderPairs, Response, read_raw_headers
 from retrysafe.web.exchange_context import ResponseReady
 from retrysafe.web.sync_async import AsyncExchange
 
@@ -18,6 +19,29 @@ RESPONSE_START = "http.response.start"
 RESPONSE_BODY = "http.response.body"
 
 
+class AnswerSent:
+    """An `asyncio.Event` that is made when somebody waits for it: nearly no application does."""
+
+    __slots__ = ("_event", "_is_set")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._event: asyncio.Event | None = None
+
+    def set(self) -> None:
+        self._is_set = True
+        if self._event is not None:
+            self._event.set()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    async def wait(self) -> None:
+        if not self._is_set:
+            self._event = self._event or asyncio.Event()
+            await self._event.wait()
+
+
 class AnswerSender:
     """The `send` that a captured application gets.
 
@@ -26,7 +50,7 @@ class AnswerSender:
     own, the application's messages are dropped.
     """
 
-    def __init__(self, exchange: AsyncExchange, send: Send, finished: asyncio.Event) -> None:
+    def __init__(self, exchange: AsyncExchange, send: Send, finished: AnswerSent) -> None:
         self.finished = finished
         """Set when nothing more will be sent. From then on the application may see the client's disconnect."""
         self._exchange = exchange
@@ -117,7 +141,7 @@ class AnswerSender:
         assert start is not None
         assert buffer is not None
         body = buffer.join()
-        instead = await exchange.settle(exchange.settle_answered(start["status"], self._headers, body))
+        instead = await exchange.settle_answer(start["status"], self._headers, body)
         if instead is not None:
             exchange.response = instead
             await self._send_own(instead)
@@ -125,7 +149,7 @@ class AnswerSender:
                 # The work was rolled back, so what runs after the answer (a background task) must not run.
                 raise ResponseReady("the transaction did not commit")
             return None
-        return await self._flush(more=False)
+        return await self._flush(more=False, body=body)
 
     async def _pass_through(self, gone: Literal["stream", "too_large"]) -> None:
         """The answer cannot be kept. Store the tombstone before the first byte is sent."""
@@ -143,14 +167,15 @@ class AnswerSender:
         if gone == "stream":
             await self._forward(start)
 
-    async def _flush(self, *, more: bool) -> None:
+    async def _flush(self, *, more: bool, body: bytes | None = None) -> None:
+        """Send what is buffered. `body` is the buffer's content, where the caller has joined it already."""
         start, buffer = self._start, self._buffer
         assert start is not None
         assert buffer is not None
         await self._send(self._begin(start))
-        body = {"type": RESPONSE_BODY, "body": buffer.join(), "more_body": more}
+        message = {"type": RESPONSE_BODY, "body": buffer.join() if body is None else body, "more_body": more}
         buffer.chunks.clear()
-        await (self._send(body) if more else self._finish(body))
+        await (self._send(message) if more else self._finish(message))
 
     async def _forward(self, message: Message) -> None:
         if message["type"] == RESPONSE_START:
@@ -163,7 +188,7 @@ class AnswerSender:
     def _begin(self, start: Message) -> Message:
         """The answer begins now. Returns its first message, with our own headers if there are any."""
         self._exchange.started = self._sent = True
-        extra = self._exchange.extra_headers()
+        extra = self._exchange.extra_headers() if self._exchange.generated_key else ()
         return {**start, "headers": [*start.get("headers", ()), *encode_headers(extra)]} if extra else start
 
     async def _finish(self, last: Message) -> None:
@@ -189,7 +214,8 @@ class AnswerSender:
 
     @staticmethod
     async def transmit(send: Send, response: Response) -> None:
-        await send({"type": RESPONSE_START, "status": response.status, "headers": encode_headers(response.headers)})
+        headers = [(encode_name(name), value.encode("latin-1")) for name, value in response.headers]
+        await send({"type": RESPONSE_START, "status": response.status, "headers": headers})
         await send({"type": RESPONSE_BODY, "body": response.body, "more_body": False})
 
 
@@ -197,5 +223,11 @@ async def _drop_message() -> None:
     """The application goes on after its answer was replaced or complete."""
 
 
+@lru_cache(MAX_REMEMBERED_NAMES)
+def encode_name(name: str) -> bytes:
+    """A header's name in bytes. Cached: an application sets the same few headers in every answer."""
+    return name.encode("latin-1")
+
+
 def encode_headers(headers: HeaderPairs) -> RawHeaders:
-    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    return [(encode_name(name), value.encode("latin-1")) for name, value in headers]

@@ -141,7 +141,7 @@ def _read_name(name: bytes) -> tuple[str, bool] | None:
 
 
 def build_stored_answer(status: int, headers: HeaderPairs, body: bytes, dropped: DroppedHeaders) -> Answer:
-    return Answer(status, body, dropped.filter_headers(headers))
+    return Answer.from_parts(status, body, tuple(dropped.filter_headers(headers)))
 
 
 def build_replay(record: Record, *, at_original_url: bool = True) -> Response:

@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 from uuid import UUID
 
-from retrysafe.core.keys import Key
-from retrysafe.core.ops import Lookup, LookupReply
+from retrysafe.core.keys import Key, set_request
+from retrysafe.core.ops import Claim, ClaimReply, Complete, Lookup, LookupReply
 from retrysafe.core.outcomes import Busy, Execute, Outcome, Replay
-from retrysafe.core.records import Answer, Gone, Record
+from retrysafe.core.records import Answer, Fence, Gone, Record
 from retrysafe.core.states import State
-from retrysafe.engine.effects import Flow, LeaveClaim
+from retrysafe.core.times import SECOND_MICROS
+from retrysafe.engine.effects import Flow, LeaveClaim, Persist
 from retrysafe.engine.guard import (
     Task,
     refusal_error,
@@ -95,6 +96,30 @@ class Exchange:
     """True if the database rolled the work back because of other transactions. The middleware then runs the whole
     request again, and the answer in `response` is not sent."""
 
+    # What a request has at first. It is in the class, because an exchange is made for each request.
+    response: Response | None = None
+    """The answer to send instead of the application's; None while the application may answer."""
+    scope = ""
+    key: Key | None = None
+    grant: GrantedClaim | None = None
+    claim_requested = False
+    """True once a claim was requested, granted or not."""
+    started = False
+    """True once the first part of an answer was sent."""
+    uncaptured = False
+    """True if the middleware does not capture this request (no key, and mode `optional`)."""
+    endpoint_entry: EndpointEntry | None = None
+    """Whether an endpoint was entered, if an adapter has recorded it."""
+    entry_probe: EntryProbe | None = None
+    """Called when the answer is there, if nothing was recorded."""
+    generated_key = ""
+    observation_lease: Lease | None = None
+    _withdraws = False
+    _began = 0.0
+    _error_type = ""
+    """The class of the exception that ended the work, or the status of an answer that says it failed."""
+    _stops: tuple[StopCallback, ...] = ()
+
     def __init__(
         self, settings: Settings, view: RequestView, route: Route, lines: Sequence[str], reruns: int = 0
     ) -> None:
@@ -104,31 +129,9 @@ class Exchange:
         self.policy = route.policy
         self.target = route.target
         self.series = route.series
-        self.response: Response | None = None
-        """The answer to send instead of the application's; None while the application may answer."""
-        self.scope = ""
-        self.key: Key | None = None
-        self.grant: GrantedClaim | None = None
-        self.claim_requested = False
-        """True once a claim was requested, granted or not."""
-        self.started = False
-        """True once the first part of an answer was sent."""
-        self.uncaptured = False
-        """True if the middleware does not capture this request (no key, and mode `optional`)."""
-        self.endpoint_entry: EndpointEntry | None = None
-        """Whether an endpoint was entered, if an adapter has recorded it."""
-        self.entry_probe: EntryProbe | None = None
-        """Called when the answer is there, if nothing was recorded."""
-        self.generated_key = ""
         self.key_lines = lines
         self.reruns = reruns
         """How many earlier runs of this request the database has rolled back."""
-        self.observation_lease: Lease | None = None
-        self._withdraws = False
-        self._began = 0.0
-        self._error_type = ""
-        """The class of the exception that ended the work, or the status of an answer that says it failed."""
-        self._stops: tuple[StopCallback, ...] = ()
         self._begun = time.monotonic()
 
     @property
@@ -180,8 +183,9 @@ class Exchange:
         """The key; None if there is none and the mode allows that. Counts what the client sent, once per request."""
         if self.generated_key:
             return self.generated_key
+        settings = self.settings
         try:
-            key = read_key(self.key_lines, self.settings.key_rule)
+            key = read_key(self.key_lines, settings.key_rule)
             if key is None and policy.mode == "required":
                 raise MissingKey
         except KeyProblem as error:
@@ -194,7 +198,8 @@ class Exchange:
                     "%s: a client sends no Idempotency-Key; one was generated, which protects nothing", self.target
                 )
             return key
-        self.count_usage("missing" if key is None else "keyed", scope)
+        if not self.reruns:
+            settings.census.count(self.target, scope, "missing" if key is None else "keyed", self.series[1])
         return key
 
     def count_usage(self, sent: UsageKind, scope: str) -> bool:
@@ -206,27 +211,56 @@ class Exchange:
         if value is None:
             return None
         try:
-            self.key = Key(value, scope)
+            self.key = Key.from_header(value, scope)
         except (ScopeRequired, KeyProblem) as error:
             raise self.refusal_error(error if isinstance(error, ScopeRequired) else ScopeRequired(scope)) from None
         return self.key
 
     def build_task(self, key: Key, policy: Policy, chunks: list[bytes]) -> Task:
         fingerprint = fingerprint_request(self.view, self.route, chunks)
-        object.__setattr__(key, "request", fingerprint)  # an operation with this key uses the request's fingerprint
+        set_request(key, fingerprint)  # an operation with this key uses the request's fingerprint
         return self.settings.safe.build_task(key, self.target, fingerprint, policy, series=self.series)
 
     # The claim ----------------------------------------------------------------------------------
 
-    def claim_flow(self, task: Task) -> Flow[GrantedClaim | None]:
+    def take_plain_reply(self, task: Task, claim: Claim, reply: ClaimReply) -> GrantedClaim | None:
+        """The two common outcomes, without a flow: the claim is granted, or its answer is stored. A replay is left in
+        `response`. Neither: None, and `claim_flow` decides about this reply. Whatever is not plain is left to it."""
+        record = reply.record
+        if record is None or record.scope != claim.scope or record.key != claim.key:
+            return None
+        if reply.granted:
+            lapsed = record.lease_until <= reply.now
+            return None if lapsed else self._build_grant(task, claim, record, reply.now, reply.asked)
+        answer = record.answer
+        if record.state is State.COMPLETED and record.fingerprint == claim.fingerprint and answer and not answer.gone:
+            try:
+                self._set_replay(task, record)
+            except CorruptRecord:
+                return None  # the flow meets the same damage, and refuses the request
+        return None
+
+    def _build_grant(self, task: Task, claim: Claim, record: Record, now: int, asked: float) -> GrantedClaim:
+        counted = "reclaimed" if record.attempt > 1 else "new"
+        self.settings.safe.events.emit("new", claim.id, task.target, task.series, counted)
+        until = asked + (record.lease_until - now) / SECOND_MICROS
+        lease = Lease(claim.id, task.key.value, Fence(record.attempt, record.token), until)
+        return GrantedClaim(task, lease, record, time.monotonic())
+
+    def _set_replay(self, task: Task, record: Record) -> None:
+        replay = build_replay(record)
+        self.settings.safe.events.emit("replayed", record.id, task.target, task.series)
+        self.response = replay
+
+    def claim_flow(self, task: Task, claim: Claim) -> Flow[GrantedClaim | None]:
         """Claim the key; or put the answer in place, and return None if it is a replay, else raise ResponseReady."""
         try:
-            return (yield from self._claim_or_refuse(task))
+            return (yield from self._claim_or_refuse(task, claim))
         except (StoreError, RetrySafeError) as error:
             raise self.refusal_error(error) from error
 
-    def _claim_or_refuse(self, task: Task) -> Flow[GrantedClaim | None]:
-        settings, events, claim = self.settings, self.settings.safe.events, task.build_claim()
+    def _claim_or_refuse(self, task: Task, claim: Claim) -> Flow[GrantedClaim | None]:
+        settings, events = self.settings, self.settings.safe.events
         if settings.quotas.is_exceeded(task.key.scope, task.policy.retention):
             found: LookupReply = yield Lookup(claim.id)
             if _would_run(found):
@@ -237,17 +271,13 @@ class Exchange:
         outcome: Outcome = yield from claiming
         if isinstance(outcome, Execute):
             _check_same_owner(outcome.record, task)
-            events.emit_grant(claim.id, task.target, task.series, outcome.record.attempt)
-            lease = Lease(claim.id, task.key.value, outcome.fence, outcome.until)
-            return GrantedClaim(task, lease, outcome.record, time.monotonic())
+            return self._build_grant(task, claim, outcome.record, outcome.now, outcome.asked)
         if isinstance(outcome, Replay):
             _check_same_owner(outcome.record, task)
             answer = outcome.record.answer
             if answer is not None and answer.gone:
                 raise self.refusal_error(problems.GONE)
-            replay = build_replay(outcome.record)
-            events.emit("replayed", claim.id, task.target, task.series)
-            self.response = replay
+            self._set_replay(task, outcome.record)
             return None
         if isinstance(outcome, Busy) and task.policy.busy == "accepted":
             known: LookupReply = yield Lookup(claim.id)
@@ -300,16 +330,22 @@ class Exchange:
         """Record the granted claim. `stops` are called when it is settled (heartbeat, context reset)."""
         self.grant = grant
         self._stops = stops
-        self._began = self.settings.safe.figures.begin_execution(grant.task.series[0])
-        new = grant.record.attempt == 1 and not self.reruns
-        self.settings.quotas.record_start(grant.task.key.scope, new, grant.task.policy.retention)
-        return grant.task.key
+        settings, task = self.settings, grant.task
+        self._began = settings.safe.figures.begin_execution(task.series[0])
+        if settings.quotas.limited:
+            new = grant.record.attempt == 1 and not self.reruns
+            settings.quotas.record_start(task.key.scope, new, task.policy.retention)
+        return task.key
 
     # Settlement ---------------------------------------------------------------------------------
 
     def is_storable(self, code: int, error: BaseException | None = None) -> bool:
         """True if this ending is final. If the user's `failures=` raises, it is final: the work must run only once."""
-        if error is None and (self._is_framework_refusal(code) or code in self.settings.never_stored):
+        if code < 300:
+            self._withdraws = False  # an endpoint was entered
+        elif error is None and self._is_framework_refusal(code):
+            return False
+        if error is None and code in self.settings.never_stored:
             return False
         try:
             return self.policy.final(code, error)
@@ -318,38 +354,58 @@ class Exchange:
             return True
 
     def _is_framework_refusal(self, code: int) -> bool:
-        """True if the framework refused the request before any endpoint was entered, and the claim is withdrawn. An
-        answer below 300 always counts as entered."""
+        """True if the framework refused the request before any endpoint was entered, and the claim is withdrawn."""
         entry = UNKNOWN
-        if code >= 300:
-            try:
-                entry = self.endpoint_entry or (self.entry_probe(code) if self.entry_probe is not None else UNKNOWN)
-            except Exception:
-                _log.exception("%s: finding out whether an endpoint was entered failed", self.target)
+        try:
+            entry = self.endpoint_entry or (self.entry_probe(code) if self.entry_probe is not None else UNKNOWN)
+        except Exception:
+            _log.exception("%s: finding out whether an endpoint was entered failed", self.target)
         self._withdraws = should_withdraw(self.policy, entry.entered, entry.redirected)
         return self._withdraws
 
-    def settle_answered(self, code: int, headers: HeaderPairs, body: bytes) -> Flow[Response | None]:
-        """The application's answer is complete. Returns None to send it, or the response to send instead."""
+    def build_final_answer(self, code: int, headers: HeaderPairs, body: bytes) -> Answer | None:
+        """What is stored of the application's answer; None if it is not final, and the key is given back."""
         if code >= 500:
             self._error_type = str(code)
-        if not self.is_storable(code):
-            return (yield from self._release_flow(f"it answered {code}"))
-        return (yield from self._complete_flow(build_stored_answer(code, headers, body, self.settings.dropped)))
+        return build_stored_answer(code, headers, body, self.settings.dropped) if self.is_storable(code) else None
+
+    def settle_answered(self, code: int, headers: HeaderPairs, body: bytes) -> Flow[Response | None]:
+        """The application's answer is complete. Returns None to send it, or the response to send instead."""
+        answer = self.build_final_answer(code, headers, body)
+        if answer is None:
+            return (yield from self.give_back_flow(f"it answered {code}"))
+        return (yield from self.complete_flow(answer))
+
+    def build_completion(self, answer: Answer) -> Persist:
+        """What stores the answer, for a caller that sends it itself. From here on a heartbeat no longer finds out
+        whether the lease was lost."""
+        lease = self._require_grant().lease
+        lease.settling = True
+        return Persist(Complete(lease.id, lease.fence, answer), lease.until)
+
+    def end_plain_completion(self, answer: Answer) -> bool:
+        """The answer is stored, and there is nothing else to do. False: `complete_flow` goes on from the reply."""
+        assert self.grant is not None, "only a claimed exchange is settled"
+        task = self.grant.task
+        if task.policy.busy == "wait" and task.notifies_waiters:
+            return False
+        self.settings.safe.events.emit("completed", self.grant.lease.id, task.target, task.series)
+        self._end_claim(len(answer.body))
+        return True
 
     def settle_tombstone(self, code: int, gone: Gone) -> Flow[Response | None]:
         """Store a tombstone: the work was done, but its answer cannot be kept. Done before the first byte is sent."""
-        return (yield from self._complete_flow(Answer(code, gone=gone)))
+        return (yield from self.complete_flow(Answer(code, gone=gone)))
 
     def settle_raised(self, error: BaseException) -> Flow[Response | None]:
         """The application raised without an answer: store and send our own problem."""
         self.failed_with, self._error_type = error, type(error).__name__
         code = self.settings.codes.failed
         if not self.is_storable(code, error):
-            yield from self._release_flow(f"it failed with {type(error).__qualname__}")
+            yield from self.give_back_flow(f"it failed with {type(error).__qualname__}")
             return self._build_response(problems.FAILED_FOR_NOW)
         failed = self._build_response(problems.FAILED)
-        instead = yield from self._complete_flow(
+        instead = yield from self.complete_flow(
             build_stored_answer(code, failed.headers, failed.body, self.settings.dropped)
         )
         return instead or failed
@@ -367,13 +423,13 @@ class Exchange:
 
     def release_flow(self) -> Flow[Response | None]:
         """Release the key after an answer that is not final was sent."""
-        return (yield from self._release_flow("its answer was not final"))
+        return (yield from self.give_back_flow("its answer was not final"))
 
     def release_unstarted(self) -> Flow[Response | None]:
         """Release the key because the application was not called. The store refuses it if another owner has the key."""
-        return (yield from self._release_flow("it did not begin before its lease was over", unstarted=True))
+        return (yield from self.give_back_flow("it did not begin before its lease was over", unstarted=True))
 
-    def _release_flow(self, note: str, *, unstarted: bool = False) -> Flow[Response | None]:
+    def give_back_flow(self, note: str, *, unstarted: bool = False) -> Flow[Response | None]:
         grant = self._require_grant()
         give_back = settle_withdrawn if self._withdraws else settle_released
         try:
@@ -386,7 +442,7 @@ class Exchange:
             self._end_claim(0)
         return None
 
-    def _complete_flow(self, answer: Answer) -> Flow[Response | None]:
+    def complete_flow(self, answer: Answer) -> Flow[Response | None]:
         grant, stored = self._require_grant(), 0
         try:
             yield from settle_complete(grant.task, grant.lease, answer, self.settings.safe.events)
@@ -408,14 +464,16 @@ class Exchange:
 
     def _end_claim(self, size: int) -> None:
         """The claim is settled, or settling it failed: stop the heartbeat and update durations and quotas."""
-        grant, self.grant = self._require_grant(), None
+        settings, grant = self.settings, self._require_grant()
+        self.grant = None
         self._run_stops()
-        self.settings.safe.figures.end_execution(grant.task.series, self._began, self._error_type)
+        settings.safe.figures.end_execution(grant.task.series, self._began, self._error_type)
         if not self._withdraws:
-            self.settings.durations.observe(self.target, time.monotonic() - grant.began)
-        withdrawn_new = self._withdraws and grant.record.attempt == 1 and not self.reruns
-        scope, retention = grant.task.key.scope, grant.task.policy.retention
-        self.settings.quotas.record_end(scope, size, retention, withdrawn_new=withdrawn_new)
+            settings.durations.observe(self.target, time.monotonic() - grant.began)
+        if settings.quotas.limited:
+            withdrawn_new = self._withdraws and grant.record.attempt == 1 and not self.reruns
+            scope, retention = grant.task.key.scope, grant.task.policy.retention
+            settings.quotas.record_end(scope, size, retention, withdrawn_new=withdrawn_new)
 
     def _run_stops(self) -> None:
         stops, self._stops = self._stops, ()

@@ -6,13 +6,14 @@ from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from retrysafe.core.keys import Key
+from retrysafe.engine.drive import FirstReply
 from retrysafe.engine.effects import Flow
 from retrysafe.engine.guard import Task
 from retrysafe.engine.heartbeat import adopt_lease, disown_lease
 from retrysafe.errors import RetrySafeError, StoreError
 from retrysafe.policy import Policy
 from retrysafe.web import observe
-from retrysafe.web.capture import Response
+from retrysafe.web.capture import HeaderPairs, Response
 from retrysafe.web.exchange import BodyRefused, Exchange, GrantedClaim, scope_from_principal
 from retrysafe.web.exchange_context import ResponseReady
 
@@ -63,17 +64,34 @@ class AsyncExchange(Exchange):
         is left in `response`, and None is returned: most answers of our own are replays, and an exception costs
         more."""
         policy = self.begin(policy, target)
+        scope = principal if isinstance(principal, str) else scope_from_principal(principal)
         if policy.mode == "observe":
-            await self._observe(scope_from_principal(principal), policy)
+            await self._observe(scope, policy)
             return None
-        key = self.read_key(scope_from_principal(principal), policy)
+        key = self.read_key(scope, policy)
         if key is None:
             return None
         task = self.build_task(key, policy, await self._read_body(policy))
-        grant = await self.settings.safe.arun(self.claim_flow(task))
+        grant = await self._send_claim(task)
         if grant is None:
             return None
         return self.record_grant(grant, self.settings.safe.akeep(grant.lease, policy.lease))
+
+    async def _send_claim(self, task: Task) -> GrantedClaim | None:
+        """Send the claim without a flow. The flow decides about every reply that is not plain, and about errors."""
+        safe, claim = self.settings.safe, task.build_claim()
+        if self.settings.quotas.limited:
+            return await safe.arun(self.claim_flow(task, claim))
+        try:
+            reply = await safe.async_performer().execute_through_cancel(claim)
+        except BaseException as error:
+            first = FirstReply(error=error)
+        else:
+            grant = self.take_plain_reply(task, claim, reply)
+            if grant is not None or self.response is not None:
+                return grant
+            first = FirstReply(reply)
+        return await safe.arun(self.claim_flow(task, claim), first)
 
     async def check_late_start(self, grant: GrantedClaim) -> None:
         """The process was paused after it sent the claim, and the lease has ended: run the application only if no other
@@ -100,6 +118,24 @@ class AsyncExchange(Exchange):
         if self.transaction is not None:
             return self.transaction.settle(flow)
         return self.settings.safe.arun(flow)
+
+    async def settle_answer(self, code: int, headers: HeaderPairs, body: bytes) -> Response | None:
+        """Settle the application's answer. The answer is stored without a flow where nothing else is to be done."""
+        if self.transaction is not None:
+            return await self.transaction.settle(self.settle_answered(code, headers, body))
+        safe, answer = self.settings.safe, self.build_final_answer(code, headers, body)
+        if answer is None:
+            return await safe.arun(self.give_back_flow(f"it answered {code}"))
+        sent = self.build_completion(answer)
+        try:
+            stored = await safe.async_performer().execute_through_cancel(sent.op, sent.until)
+        except BaseException as error:
+            first = FirstReply(error=error)
+        else:
+            if stored and self.end_plain_completion(answer):
+                return None
+            first = FirstReply(stored)
+        return await safe.arun(self.complete_flow(answer), first)
 
     async def end_observation(self) -> None:
         if self.observation_lease is not None:
@@ -142,7 +178,7 @@ class SyncExchange(Exchange):
         if key is None:
             return None
         task = self.build_task(key, policy, self._read_body(policy))
-        grant = self.settings.safe.run(self.claim_flow(task))
+        grant = self._send_claim(task)
         if grant is None:
             raise ResponseReady("the answer is stored")
         token = adopt_lease(grant.lease)
@@ -150,6 +186,21 @@ class SyncExchange(Exchange):
         if not grant.lease.fits(0.0):
             self._check_late_start(grant)
         return key
+
+    def _send_claim(self, task: Task) -> GrantedClaim | None:
+        safe, claim = self.settings.safe, task.build_claim()
+        if self.settings.quotas.limited:
+            return safe.run(self.claim_flow(task, claim))
+        try:
+            reply = safe.performer().execute(claim)
+        except BaseException as error:
+            first = FirstReply(error=error)
+        else:
+            grant = self.take_plain_reply(task, claim, reply)
+            if grant is not None or self.response is not None:
+                return grant
+            first = FirstReply(reply)
+        return safe.run(self.claim_flow(task, claim), first)
 
     def _check_late_start(self, grant: GrantedClaim) -> None:
         reason: RetrySafeError = grant.lease.lease_lost_error()
@@ -174,6 +225,24 @@ class SyncExchange(Exchange):
         if self.transaction is not None:
             return self.transaction.settle(flow)
         return self.settings.safe.run(flow)
+
+    def settle_answer(self, code: int, headers: HeaderPairs, body: bytes) -> Response | None:
+        """Settle the application's answer. The answer is stored without a flow where nothing else is to be done."""
+        if self.transaction is not None:
+            return self.transaction.settle(self.settle_answered(code, headers, body))
+        safe, answer = self.settings.safe, self.build_final_answer(code, headers, body)
+        if answer is None:
+            return safe.run(self.give_back_flow(f"it answered {code}"))
+        sent = self.build_completion(answer)
+        try:
+            stored = safe.performer().execute(sent.op, sent.until)
+        except BaseException as error:
+            first = FirstReply(error=error)
+        else:
+            if stored and self.end_plain_completion(answer):
+                return None
+            first = FirstReply(stored)
+        return safe.run(self.complete_flow(answer), first)
 
     def end_observation(self) -> None:
         if self.observation_lease is not None:

@@ -170,6 +170,8 @@ class Quotas:
 
     def __init__(self, quota: Quota | None, clock: Clock = time.monotonic) -> None:
         self._quota = quota
+        self.limited = quota is not None
+        """Whether a claim may be refused because of a quota."""
         self._clock = clock
         self._usage: LRUDict[ScopeUsage] = LRUDict(MAX_SCOPES, ScopeUsage)
         self._lock = threading.Lock()

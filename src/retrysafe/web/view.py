@@ -36,6 +36,11 @@ class HeaderView(Mapping[str, str]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def get_raw(self, name: bytes) -> bytes | None:
+        """The value of a header as bytes. `name` is in lower case."""
+        found = self._values.get(name.decode("latin-1"))
+        return None if found is None else found.encode("latin-1", "replace")
+
     def __repr__(self) -> str:
         return f"HeaderView({', '.join(self._values)})"  # only the names: values are often secrets
 
@@ -59,14 +64,17 @@ class RawHeaderView(HeaderView):
         return joined
 
     def get(self, name: str, default: Any = None) -> Any:
-        found = self._joined().get(_encode_name(name))
+        found = (self._raw or self._joined()).get(_encode_name(name))
         return default if found is None else found.decode("latin-1")
 
     def __getitem__(self, name: str) -> str:
-        found = self._joined().get(_encode_name(name))
+        found = (self._raw or self._joined()).get(_encode_name(name))
         if found is None:
             raise KeyError(name.lower())
         return found.decode("latin-1")
+
+    def get_raw(self, name: bytes) -> bytes | None:
+        return (self._raw or self._joined()).get(name)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and _encode_name(name) in self._joined()

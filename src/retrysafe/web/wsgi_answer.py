@@ -148,7 +148,7 @@ class AnswerCollector:
         if not self._status_line:
             return self.settle_failed(RuntimeError("the application returned without calling start_response"))
         body = self._buffer.join()
-        instead = exchange.settle(exchange.settle_answered(_parse_status(self._status_line), self._headers, body))
+        instead = exchange.settle_answer(_parse_status(self._status_line), self._headers, body)
         if instead is not None:
             exchange.response = instead
             return self.send_own(instead)

@@ -124,12 +124,10 @@ def run_what_has_lapsed(original: Any) -> Any:
 def give_up_at_once(original: Any) -> Any:
     """What tells how a call ended is sent once, as any other operation is."""
 
-    async def call(self: Any, effect: Any) -> Any:
-        if isinstance(effect, aperform.Persist):
-            return await self._execute_through_cancel(effect.op, None)
-        return await original(self, effect)
+    async def execute_through_cancel(self: Any, op: Any, until: float | None = None) -> Any:
+        return await original(self, op, None)
 
-    return call
+    return execute_through_cancel
 
 
 def raise_as_it_came(original: Any) -> Any:
@@ -195,12 +193,16 @@ def claim_in_the_callers_task(original: Any) -> Any:
 def swallow_cancellations(original: Any) -> Any:
     """The error of a flow hides that its caller was cancelled."""
 
-    async def arun(flow: Any, perform: Any) -> Any:
+    async def arun(flow: Any, perform: Any, first: Any = None) -> Any:
         try:
             effect = next(flow)
             while True:
+                begun, first = first, None
                 try:
-                    reply = None if effect is drive.INTERRUPTIBLE else await perform(effect)
+                    if begun is not None:
+                        reply = begun.get()
+                    else:
+                        reply = None if effect is drive.INTERRUPTIBLE else await perform(effect)
                 except drive.CancelledDuringOp as stop:
                     effect = flow.send(stop.reply) if stop.error is None else flow.throw(stop.error)
                 except BaseException as error:
@@ -290,7 +292,7 @@ ABLATIONS = (
         "a claim is cancelled with its caller",
         BURNT,
         together(
-            substitute(AsyncPerformer, "_execute_through_cancel", claim_in_the_callers_task),
+            substitute(AsyncPerformer, "execute_through_cancel", claim_in_the_callers_task),
             substitute(aperform, "release_orphaned", follow_up_nothing),
         ),
         Situation(INTERRUPTIONS, ("guard",), calm(slow=0.05)),

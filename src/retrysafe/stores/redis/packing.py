@@ -8,9 +8,11 @@ the Python that a claim and its completion run.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from retrysafe.core.ops import Claim, Complete, Release, Withdraw
+from retrysafe.core.states import OnLapse
 from retrysafe.stores.redis.commands import LAPSES, WITHDRAWN
 from retrysafe.stores.redis.layout import Layout, load_script
 from retrysafe.stores.redis.rows import encode_alternatives, encode_answer, encode_born, encode_number, encode_text
@@ -22,19 +24,29 @@ PackedOp = tuple[ScriptGroup, bytes, bytes]
 
 _OWN_ARGS = {"claim": 7, "settle": 6}
 _KEY = b"$%d\r\n%b%b\r\n"
-_ARGS = {name: b"$%d\r\n%b\r\n" * count for name, count in _OWN_ARGS.items()}
+_CLAIM_ARGS = b"$%d\r\n%b\r\n%b" + b"$%d\r\n%b\r\n" * 3  # the token, `_encode_times`, three more
+_SETTLE_ARGS = b"$%d\r\n%b\r\n" * _OWN_ARGS["settle"]
+MAX_REMEMBERED_TIMES = 128
 _RUN = b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$%d\r\n%b\r\n%b%b$%d\r\n%b\r\n%b"
 
 
 def _pack_claim(op: Claim, layout: Layout) -> PackedOp:
-    token, lease, retention, born = op.token, encode_number(op.lease), encode_number(op.retention), encode_born(op)
+    token, born, times = op.token, encode_born(op), _encode_times(op.lease, op.on_lapse, op.retention)
     run_or_input = op.resumes or op.input
-    others = encode_alternatives(op)
-    args = _ARGS["claim"] % (
-        *(len(token), token, len(lease), lease, 1, LAPSES[op.on_lapse]),
-        *(len(retention), retention, len(born), born, len(run_or_input), run_or_input, len(others), others),
+    others = encode_alternatives(op) if op.alternatives or op.resumes else b""
+    args = _CLAIM_ARGS % (
+        *(len(token), token, times, len(born), born, len(run_or_input), run_or_input, len(others), others),
     )
-    return _build_packed_op("claim", op, layout, args)
+    record, head, indexes = layout.packed_record_keys(op.id)
+    now = b"" if op.now is None else encode_number(op.now)
+    return ("claim", indexes, now), _KEY % (len(head) + len(record), head, record), args
+
+
+@lru_cache(MAX_REMEMBERED_TIMES)
+def _encode_times(lease: int, on_lapse: OnLapse, retention: int) -> bytes:
+    """The arguments that all claims under one policy share. Cached: an application has a few policies."""
+    numbers = (encode_number(lease), LAPSES[on_lapse], encode_number(retention))
+    return b"".join([b"$%d\r\n%b\r\n" % (len(number), number) for number in numbers])
 
 
 def _pack_complete(op: Complete, layout: Layout) -> PackedOp:
@@ -52,18 +64,15 @@ def _pack_withdraw(op: Withdraw, layout: Layout) -> PackedOp:
 def _pack_settle(
     op: Complete | Release | Withdraw, layout: Layout, target: bytes, note: bytes, answer: bytes
 ) -> PackedOp:
-    attempt, token = encode_number(op.fence.attempt), op.fence.token
-    args = _ARGS["settle"] % (
-        *(len(attempt), attempt, len(token), token, 1, target, 1, b"0"),
+    attempt, token = op.fence
+    number = b"%d" % attempt
+    args = _SETTLE_ARGS % (
+        *(len(number), number, len(token), token, 1, target, 1, b"0"),
         *(len(note), note, len(answer), answer),
     )
-    return _build_packed_op("settle", op, layout, args)
-
-
-def _build_packed_op(name: str, op: Claim | Complete | Release | Withdraw, layout: Layout, args: bytes) -> PackedOp:
     record, head, indexes = layout.packed_record_keys(op.id)
     now = b"" if op.now is None else encode_number(op.now)
-    return (name, indexes, now), _KEY % (len(head) + len(record), head, record), args
+    return ("settle", indexes, now), _KEY % (len(head) + len(record), head, record), args
 
 
 def pack_script_run(group: ScriptGroup, operations: Sequence[PackedOp]) -> bytes:

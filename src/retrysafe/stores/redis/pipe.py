@@ -52,13 +52,17 @@ def can_pipe(pool: Any) -> bool:
     return hasattr(pool.connection_class(**pool.connection_kwargs), "_writer")  # creating it does not connect
 
 
+NOBODY: list[Any] = []
+"""The followers of an operation that has none, shared by all of them and never changed."""
+
+
 class PendingOp:
     """One operation and the caller that waits for its reply."""
 
     __slots__ = ("followers", "future", "op", "packed", "read")
 
     def __init__(self, op: Op[Any], packed: PackedOp, read: ReadReply, future: asyncio.Future[Any]) -> None:
-        self.followers: list[PendingOp] = []
+        self.followers: list[PendingOp] = NOBODY
         """Claims of the same key that this one's reply answers (core/shared_claims.py)."""
         self.op = op
         self.packed = packed
@@ -164,7 +168,8 @@ class Pipe:
     def submit(self, op: Op[Any], packed: PackedOp, read: ReadReply) -> asyncio.Future[Any]:
         """Enqueue one operation; the future gets its reply as `read` reads it, or EXECUTE_INSTEAD if the server refused
         it."""
-        loop = self._check_capacity()
+        ready = not self._closed and self._count < MAX_PENDING_OPS
+        loop = asyncio.get_running_loop() if ready else self._check_capacity()
         future: asyncio.Future[Any] = loop.create_future()
         self._enqueue(PendingOp(op, packed, read, future), loop)
         return future
@@ -239,6 +244,8 @@ class Pipe:
                 if type(pending.op) is Claim:
                     leader = leaders.setdefault(pending.op.id, pending)
                     if leader is not pending and can_follow(pending.op, leader.op):  # type: ignore[arg-type]  # a Claim
+                        if leader.followers is NOBODY:
+                            leader.followers = []
                         leader.followers.append(pending)
                         continue
                 groups.setdefault(pending.packed[0], []).append(pending)

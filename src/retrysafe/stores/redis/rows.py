@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from struct import Struct, error, pack, unpack_from
-from typing import cast, get_args
+from typing import Any, get_args
 
 from retrysafe.core.ops import Claim
 from retrysafe.core.records import Answer, Fingerprint, Gone, Headers, Record, past_tokens, unpack_tokens
@@ -58,9 +58,22 @@ def encode_born(op: Claim) -> bytes:
     """Field `b` for a claim that may create the record. Empty for a claim that only resumes."""
     if op.resumes:
         return b""
-    words = (str(op.fingerprint), op.namespace, op.kind, op.scope, op.key, op.target)
-    sizes, data = _encode_sized(words)
-    return b"%b%b%b" % (_BORN.pack(*sizes, len(op.run)), data, op.run)
+    algorithm, digest, length = op.fingerprint
+    fingerprint = f"{algorithm}:{length}:{digest.hex()}".encode()  # str(op.fingerprint), without a call
+    sizes, owner = _encode_owner(op.namespace, op.kind, op.scope)
+    key, target, run = op.key.encode("utf-8", "surrogatepass"), _encode_target(op.target), op.run
+    packed = _BORN.pack(len(fingerprint), *sizes, len(key), len(target), len(run))
+    return b"".join((packed, fingerprint, owner, key, target, run))
+
+
+@lru_cache(MAX_REMEMBERED_HEADERS)
+def _encode_owner(namespace: str, kind: str, scope: str) -> tuple[tuple[int, ...], bytes]:
+    """The sizes and the bytes of three parts that many claims share."""
+    words = [encode_text(word) for word in (namespace, kind, scope)]
+    return tuple(map(len, words)), b"".join(words)
+
+
+_encode_target = lru_cache(MAX_REMEMBERED_HEADERS)(encode_text)
 
 
 def encode_alternatives(op: Claim) -> bytes:
@@ -88,11 +101,13 @@ def encode_point(point: str, progress: bytes) -> bytes:
 def encode_answer(answer: Answer) -> bytes:
     """Field `a`. Two answers are equal exactly if their bytes are equal."""
     gone, headers = answer.gone.encode(), _encode_headers(answer.headers)
-    return b"%b%b%b%b" % (_ANSWER.pack(answer.status, len(gone), len(headers)), gone, headers, answer.body)
+    return _ANSWER.pack(answer.status, len(gone), len(headers)) + gone + headers + answer.body
 
 
+@lru_cache(MAX_REMEMBERED_HEADERS)
 def _encode_headers(headers: Headers) -> bytes:
-    """The sizes of all names and values, then the names and values. JSON would take twice as long for a few headers."""
+    """The sizes of all names and values, then the names and values. JSON would take twice as long for a few headers.
+    Cached, as in `_decode_headers`."""
     words = [word for pair in headers for word in pair]
     sizes, data = _encode_sized(words)
     return pack(f">I{len(words)}I", len(words), *sizes) + data
@@ -112,7 +127,7 @@ def _decode_record(record_id: bytes, row: Mapping[bytes, bytes]) -> Record:
         head
     )
     (fingerprint, namespace, kind, scope, key, target), run = _decode_born(row[b"b"])
-    point, progress = _decode_point(row.get(b"p"))
+    point, progress = _decode_point(row[b"p"]) if b"p" in row else ("", b"")
     token = head[_HEAD.size :]
     answer = row.get(b"a")
     return Record(
@@ -133,14 +148,14 @@ def _decode_record(record_id: bytes, row: Mapping[bytes, bytes]) -> Record:
         progress,
         row.get(b"i", b""),
         None if answer is None else _decode_answer(answer),
-        _decode_text(row.get(b"n", b"")),
+        _decode_text(row[b"n"]) if b"n" in row else "",
         created,
         started,
         completed,
         expires,
         retention,
         int(row.get(b"q", b"0")),
-        past_tokens(unpack_tokens(row.get(b"e", b"")), token),
+        past_tokens(unpack_tokens(row[b"e"]), token) if b"e" in row else (),
     )
 
 
@@ -150,9 +165,7 @@ def _decode_born(data: bytes) -> tuple[list[str], bytes]:
     return _decode_texts(data[:end], sizes, _BORN.size), data[end:]
 
 
-def _decode_point(data: bytes | None) -> tuple[str, bytes]:
-    if data is None:
-        return "", b""
+def _decode_point(data: bytes) -> tuple[str, bytes]:
     (size,) = _POINT.unpack_from(data)
     start = _POINT.size
     if len(data) < start + size:
@@ -166,10 +179,10 @@ def _decode_answer(data: bytes) -> Answer:
     body_start = headers_start + headers_size
     if len(data) < body_start:
         raise ValueError("its answer is cut off")
-    gone = _decode_text(data[_ANSWER.size : headers_start])
+    gone: Any = _decode_text(data[_ANSWER.size : headers_start]) if gone_size else ""
     if gone not in _GONE:
         raise ValueError(f"gone is {gone!r}")
-    return Answer(status, data[body_start:], _decode_headers(data[headers_start:body_start]), cast(Gone, gone))
+    return Answer.from_parts(status, data[body_start:], _decode_headers(data[headers_start:body_start]), gone)
 
 
 @lru_cache(MAX_REMEMBERED_HEADERS)
