@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from retrysafe.testing.simulation.campaign import prepare_process
 from tests.simulation.ablations import ABLATIONS, Ablation, find_seed
 from tests.simulation.ablations.what_broke import NOT_SIMULATED, PUT_BACK
 
@@ -82,6 +83,10 @@ class Notes:
             else:
                 print(f"{path}: of other code, or another --max; it is begun anew", file=sys.stderr)
 
+    @property
+    def is_kept(self) -> bool:
+        return self._path is not None
+
     def add(self, name: str, run: int, seeds: int) -> None:
         self.found.setdefault(name, {})[str(run)] = seeds
         if self._path is not None:
@@ -117,21 +122,20 @@ def search(number: int, run: int, limit: int, until: float) -> tuple[int, int, i
 
 def search_all(numbers: list[int], runs: int, limit: int, jobs: int, seconds: float, notes: Notes) -> None:
     """Search what is not in the notes. A survivor's further runs are left out: one is too many."""
-    until = time.time() + seconds
-    for run in range(runs):
-        left = [
-            number
-            for number in numbers
-            if str(run) not in notes.found.get(ABLATIONS[number].name, {})
-            and max(notes.found.get(ABLATIONS[number].name, {"": 0}).values()) <= limit
-        ]
-        if jobs == 1:
-            for number in left:
-                _note(notes, *search(number, run, limit, until))
-            continue
-        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    began = time.time()
+    until = began + seconds
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=prepare_process) as pool:
+        for run in range(runs):
+            left = [
+                number
+                for number in numbers
+                if str(run) not in notes.found.get(ABLATIONS[number].name, {})
+                and max(notes.found.get(ABLATIONS[number].name, {"": 0}).values()) <= limit
+            ]
             for done in as_completed([pool.submit(search, number, run, limit, until) for number in left]):
                 _note(notes, *done.result())
+            if left and notes.is_kept:
+                print(f"run {run + 1} of {runs}: {time.time() - began:,.0f} s", file=sys.stderr, flush=True)
 
 
 def _note(notes: Notes, number: int, run: int, seeds: int | None) -> None:
