@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.ablations import ABLATIONS, Ablation, find_seed
-from tests.simulation.ablations.table import UNFINISHED, main
+from tests.simulation.ablations import ABLATIONS, Ablation, find_seed, table
+from tests.simulation.ablations.table import PAGE, UNFINISHED, format_what_broke, main, read_rows
 
 MAX_SEEDS = 150
 """Most of the ablations below are found within 12 seeds."""
@@ -54,6 +54,29 @@ def test_a_safeguard_that_is_taken_out_is_missed(ablation: Ablation) -> None:
 @pytest.mark.parametrize("ablation", [each for each in ABLATIONS if each.name not in QUICK], ids=lambda each: each.name)
 def test_a_safeguard_that_is_taken_out_is_missed_sooner_or_later(ablation: Ablation) -> None:
     assert find_seed(ablation, 0, 20_000) is not None
+
+
+def test_the_published_table_has_every_ablation_and_no_survivor() -> None:
+    page, remedy = PAGE.read_text("utf-8"), "python -m tests.simulation.ablations --missing"
+    assert list(read_rows(page)) == [(each.name, each.rule) for each in ABLATIONS], remedy
+    assert page.endswith(format_what_broke()), remedy
+    assert "| **survived** |" not in page
+
+
+def test_what_is_published_is_kept_and_what_is_missing_is_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "ablations.md"
+    monkeypatch.setattr(table, "PAGE", page)
+    rows = [f"| {each.name} | {each.rule} | 7 | 9 | general |" for each in ABLATIONS]
+    gone = next(number for number, each in enumerate(ABLATIONS) if each.name == "completed runs again")
+    head = "| ablation | rule | seeds |\n|---|---|---|\n"
+    page.write_text(head + "\n".join(row for number, row in enumerate(rows) if number != gone))
+    assert main(["--missing", "--runs", "1", "--max", "60"]) == 0
+    written = list(read_rows(page.read_text()).values())
+    assert written[:gone] + written[gone + 1 :] == rows[:gone] + rows[gone + 1 :]
+    assert written[gone].startswith("| completed runs again | I5 write-once | ")
+    assert page.read_text().endswith(format_what_broke())
 
 
 def test_a_survivor_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

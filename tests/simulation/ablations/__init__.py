@@ -11,7 +11,7 @@ a checker that does not notice is a checker that is missing.
     jobs.py         outbox, jobs and webhooks once more: what is lost, tried for ever, or eaten
     what_broke.py   which ablation puts back each line of docs/explanation/what-broke.md, or why there is none
 
-`python -m tests.simulation.ablations --runs 20 --max 20000` writes docs/reference/ablations.md.
+`make proof-ablations` writes docs/reference/ablations.md.
 """
 
 from __future__ import annotations

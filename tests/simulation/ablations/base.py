@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -67,6 +68,7 @@ def find_seed(ablation: Ablation, first: int, last: int) -> int | None:
     steps = WORLD_STEPS if ablation.rule == CONVERGENCE else MAX_STEPS
     with ablation.patch(), mock.patch("retrysafe.testing.simulation.world.MAX_STEPS", steps):
         for seed in range(first, last):
+            gc.collect(0)  # what the last history left; in a process that only searches, nothing else collects it
             try:
                 problems = ablation.situation.play(seed)
             except Overrun as overrun:  # breaks no rule but this one

@@ -2,7 +2,8 @@
 
 Each run searches a range of seeds of its own. What is printed as a table is the median over all runs. An ablation that
 a run does not find within `--max` seeds is a survivor, and ends the program with 1. `--only TEXT` takes the ablations
-whose name has the text; `--write` writes docs/reference/ablations.md, and needs all of them.
+whose name has the text; `--write` writes docs/reference/ablations.md, and needs all of them. `--missing` searches those
+that the page has no row for, keeps the other rows, and writes the page: for a change that brings an ablation.
 
 `--notes FILE` keeps what is finished, after each run of each ablation: the same command goes on from there, as long as
 the code is the same. `--seconds` stops after a while, with 3 if something is left.
@@ -15,12 +16,14 @@ import hashlib
 import json
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from retrysafe.testing.simulation.campaign import prepare_process
 from tests.simulation.ablations import ABLATIONS, Ablation, find_seed
 from tests.simulation.ablations.what_broke import NOT_SIMULATED, PUT_BACK
 
@@ -37,8 +40,8 @@ HEAD = """# Ablations
 
 An ablation takes one safeguard out, or puts one old defect back ([what broke](../explanation/what-broke.md)). The
 [simulation](../explanation/simulation.md) then has to notice: the rule in the second column must be seen broken. The
-number is how many seeds that took, as the median of {runs} runs, each with seeds of its own; "at most" is the slowest
-run. "Survived" means: not found within {limit} seeds.
+number is how many seeds that took, as the median over the runs ({runs}), each with seeds of its own; "at most" is the
+slowest run. "Survived" means: not found within {limit} seeds. A survivor fails the build.
 
 "General" are the seeds of our campaigns, with everything that they draw. The others are found in a situation that makes
 them frequent: certain kinds of purchases, certain faults, or an application of its own (`tests/simulation/scenarios`).
@@ -82,6 +85,10 @@ class Notes:
             else:
                 print(f"{path}: of other code, or another --max; it is begun anew", file=sys.stderr)
 
+    @property
+    def is_kept(self) -> bool:
+        return self._path is not None
+
     def add(self, name: str, run: int, seeds: int) -> None:
         self.found.setdefault(name, {})[str(run)] = seeds
         if self._path is not None:
@@ -117,21 +124,20 @@ def search(number: int, run: int, limit: int, until: float) -> tuple[int, int, i
 
 def search_all(numbers: list[int], runs: int, limit: int, jobs: int, seconds: float, notes: Notes) -> None:
     """Search what is not in the notes. A survivor's further runs are left out: one is too many."""
-    until = time.time() + seconds
-    for run in range(runs):
-        left = [
-            number
-            for number in numbers
-            if str(run) not in notes.found.get(ABLATIONS[number].name, {})
-            and max(notes.found.get(ABLATIONS[number].name, {"": 0}).values()) <= limit
-        ]
-        if jobs == 1:
-            for number in left:
-                _note(notes, *search(number, run, limit, until))
-            continue
-        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    began = time.time()
+    until = began + seconds
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=prepare_process) as pool:
+        for run in range(runs):
+            left = [
+                number
+                for number in numbers
+                if str(run) not in notes.found.get(ABLATIONS[number].name, {})
+                and max(notes.found.get(ABLATIONS[number].name, {"": 0}).values()) <= limit
+            ]
             for done in as_completed([pool.submit(search, number, run, limit, until) for number in left]):
                 _note(notes, *done.result())
+            if left and notes.is_kept:
+                print(f"run {run + 1} of {runs}: {time.time() - began:,.0f} s", file=sys.stderr, flush=True)
 
 
 def _note(notes: Notes, number: int, run: int, seeds: int | None) -> None:
@@ -139,15 +145,28 @@ def _note(notes: Notes, number: int, run: int, seeds: int | None) -> None:
         notes.add(ABLATIONS[number].name, run, seeds)
 
 
-def format_page(discoveries: list[Discovery], runs: int, limit: int) -> str:
-    rows = "\n".join(each.format_row() for each in discoveries)
-    lines = [HEAD.format(runs=runs, limit=limit) + rows, "", "## Lines of what broke", ""]
-    lines.append(
-        f"{len(PUT_BACK)} lines are put back by the ablations above. The others have their test on a real server,"
-    )
-    lines.append("or a unit test, which each line names. Why the simulation does not meet them:")
-    lines.append("")
-    lines += [f"- {reason} ({len(names)} lines)" for reason, names in NOT_SIMULATED.items()]
+def read_rows(page: str) -> dict[tuple[str, str], str]:
+    """The published rows, by name and rule of their ablation."""
+    rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    return {(row.split(" | ")[0].removeprefix("| "), row.split(" | ")[1]): row for row in rows}
+
+
+def format_page(discoveries: list[Discovery], runs: int, limit: int, known: Mapping[tuple[str, str], str]) -> str:
+    """The page, with the known rows of what was not searched."""
+    rows = {**known, **{(each.ablation.name, each.ablation.rule): each.format_row() for each in discoveries}}
+    listed = "\n".join(rows[each.name, each.rule] for each in ABLATIONS)
+    return f"{HEAD.format(runs=runs, limit=limit)}{listed}\n\n{format_what_broke()}"
+
+
+def format_what_broke() -> str:
+    lines = [
+        "## Lines of what broke",
+        "",
+        f"{len(PUT_BACK)} lines are put back by the ablations above. The others have their test on a real server,",
+        "or a unit test, which each line names. Why the simulation does not meet them:",
+        "",
+        *(f"- {reason} (lines: {len(names)})" for reason, names in NOT_SIMULATED.items()),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -160,10 +179,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     parser.add_argument("--notes", type=Path, help="keep what is finished here, and go on from it")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--missing", action="store_true", help="only what the page has no row for")
     given = parser.parse_args(arguments)
-    if given.write and given.only:
+    if (given.write or given.missing) and given.only:
         parser.error(f"--write needs all ablations, and --only {given.only!r} leaves some out; give one of the two")
-    numbers = [number for number, each in enumerate(ABLATIONS) if given.only in each.name]
+    known = read_rows(PAGE.read_text("utf-8")) if given.missing else {}
+    numbers = [
+        number
+        for number, each in enumerate(ABLATIONS)
+        if given.only in each.name and (each.name, each.rule) not in known
+    ]
     notes = Notes(given.notes, given.limit)
     search_all(numbers, given.runs, given.limit, given.jobs, given.seconds, notes)
     discoveries, left = [], []
@@ -180,6 +205,6 @@ def main(arguments: list[str]) -> int:
     if left:
         print(f"{len(left)} of {len(numbers)} are not finished: the same command goes on", file=sys.stderr)
         return UNFINISHED
-    if given.write:
-        PAGE.write_text(format_page(discoveries, given.runs, given.limit))
-    return 1 if survivors or not numbers else 0
+    if given.write or given.missing:
+        PAGE.write_text(format_page(discoveries, given.runs, given.limit, known))
+    return 1 if survivors or not (numbers or known) else 0

@@ -74,6 +74,7 @@ class SqlPlans:
         self._dialect = dialect
         self.texts = dialect.load(names)
         self._fill = job_plans.build_fill(dialect)
+        self._lists: dict[tuple[str, str], str] = {}
         self._has_insert_or_read = "insert_or_read" in self.texts
 
     def plan_operation(self, op: Op[R]) -> Plan[Statement, R]:
@@ -178,12 +179,19 @@ class SqlPlans:
         if stop:
             conditions.append("id <= :stop")
             values["stop"] = stop
-        where = self._dialect.fill(" AND ".join(conditions), _NO_NAMES)
-        text = self.texts["list_lapsed" if is_few(op) else "list"].replace("{where}", where)
+        text = self._fill_list("list_lapsed" if is_few(op) else "list", " AND ".join(conditions))
         found = yield Statement(text, values, writes=False)
         page, unreadable = read_page(found[: op.limit], rows.read_record, lambda row: bytes(row[0]))
         last = bytes(found[op.limit - 1][0]) if len(found) > op.limit else stop
         return Page(page, last.hex(), unreadable)
+
+    def _fill_list(self, name: str, conditions: str) -> str:
+        """The text with its conditions. They are few, and each text is built once."""
+        text = self._lists.get((name, conditions))
+        if text is None:
+            text = self.texts[name].replace("{where}", self._dialect.fill(conditions, _NO_NAMES))
+            self._lists[name, conditions] = text
+        return text
 
     def _take(self, op: TakeJobs) -> Plan[Statement, tuple[StagedJob, ...]]:
         return job_plans.take(self.texts, op, self._fill)

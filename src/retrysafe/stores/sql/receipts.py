@@ -191,9 +191,14 @@ def load_receipts(dialect: Dialect, names: TableNames) -> SqlReceipts:
     return SqlReceipts(dialect, names)
 
 
+@lru_cache(maxsize=64)
+def fill_install_query(dialect: Dialect, names: TableNames) -> str:
+    return dialect.fill(_INSTALL_QUERY, names)
+
+
 def same_database(dialect: Dialect, names: TableNames, install: str) -> Plan[Statement, None]:
     """Raise NotSameDatabase unless the connection reads the same installation."""
-    found = yield Statement(dialect.fill(_INSTALL_QUERY, names), {})
+    found = yield Statement(fill_install_query(dialect, names), {})
     other = str(found[0][0]) if found else ""
     if other != install:
         raise NotSameDatabase(install, other)

@@ -62,9 +62,12 @@ class RecordTable(Mapping[bytes, Record]):
     """The table of records, read as a mapping by id."""
 
     def __init__(self, database: SimulatedDatabase) -> None:
-        self._connection = database.connection
-        self._cached: tuple[int, list[Record]] = (-1, [])
-        """All records, and after how many changes of the database they were read."""
+        self._database, self._connection = database, database.connection
+        self._all: tuple[int, list[Record]] = (-1, [])
+        """All records, and at which state of the database they were read (`SimulatedDatabase.read_state`)."""
+        self._found: dict[bytes, Record | None] = {}
+        """The records that were looked for since the last change."""
+        self._found_at = -1
         self._read: dict[bytes, tuple[tuple[Any, ...], Record]] = {}
         """The last row of each record, and the record that was read from it: most rows are looked at many times."""
 
@@ -75,8 +78,16 @@ class RecordTable(Mapping[bytes, Record]):
         return found
 
     def get(self, record_id: bytes, default: Any = None) -> Any:
+        state = self._database.read_state()
+        if state != self._found_at:
+            self._found.clear()
+            self._found_at = state
+        elif record_id in self._found:
+            known = self._found[record_id]
+            return default if known is None else known
         row = self._connection.execute(ONE_RECORD, (record_id,)).fetchone()
-        return default if row is None else self._read_record(row)
+        found = self._found[record_id] = None if row is None else self._read_record(row)
+        return default if found is None else found
 
     def _read_record(self, row: tuple[Any, ...]) -> Record:
         known = self._read.get(row[0])
@@ -90,12 +101,10 @@ class RecordTable(Mapping[bytes, Record]):
         return iter([record.id for record in self.values()])
 
     def values(self) -> list[Record]:  # type: ignore[override]  # one statement, instead of one for each key
-        if self._cached[0] == self._connection.total_changes and not self._connection.in_transaction:
-            return self._cached[1]
-        found = [self._read_record(row) for row in self._connection.execute(ALL_RECORDS)]
-        if not self._connection.in_transaction:
-            self._cached = self._connection.total_changes, found
-        return found
+        state = self._database.read_state()
+        if self._all[0] != state:
+            self._all = state, [self._read_record(row) for row in self._connection.execute(ALL_RECORDS)]
+        return self._all[1]
 
     def __len__(self) -> int:
         found: int = self._connection.execute(f"SELECT count(*) FROM {NAMES.keys}").fetchone()[0]
@@ -136,7 +145,7 @@ class DatabaseStoreServer(StoreServer):
             done = self.carry_out(ops)
             connection.execute("COMMIT")
         except BaseException:
-            connection.execute("ROLLBACK")
+            self._database.undo_changes()
             raise
         return done
 

@@ -151,7 +151,12 @@ class Fleet:
 
     def is_at_work(self) -> bool:
         """Whether a request is being handled somewhere."""
-        return any(host.has_work() for host in self.list_hosts(self.apps))
+        nodes = self.nodes
+        for name in self.apps:
+            host = nodes[name].host
+            if host.alive and host.has_work():
+                return True
+        return False
 
     async def send(self, app: str, purchase: Purchase, *, seconds: float) -> ClientReply:
         """A client's request. Raises Unanswered or Refused."""

@@ -41,7 +41,7 @@ class History:
         self.messages: list[SentMessage] = []
 
     def note(self, at: float, where: str, what: str, about: str = "", **data: Any) -> None:
-        self.events.append(HistoryEvent(at, where, what, about, data))
+        self.events.append(tuple.__new__(HistoryEvent, (at, where, what, about, data)))
 
     def find(self, what: str, about: str | None = None) -> list[HistoryEvent]:
         return [event for event in self.events if event.what == what and about in (None, event.about)]

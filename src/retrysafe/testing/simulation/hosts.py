@@ -73,9 +73,10 @@ class Host:
     def has_work(self) -> bool:
         """Whether a task is under way here, or something waits to run. Tasks that are named `actor...` belong to a
         scenario."""
-        return bool(self.ready) or any(
-            not task.done() and not task.get_name().startswith("actor") for task in self.tasks
-        )
+        if self.ready:
+            return True
+        self.forget_done_tasks()
+        return any(not task.get_name().startswith("actor") for task in self.tasks)
 
     def forget_done_tasks(self) -> None:
         self.tasks = [task for task in self.tasks if not task.done()]

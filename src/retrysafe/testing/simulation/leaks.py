@@ -40,10 +40,10 @@ def find_timers(loop: SimulatedLoop, host: Host) -> Iterator[str]:
     that is suspended has no clock to compare with."""
     beats: set[int] = set()
     for _, _, call, where in loop._timers:
-        if where is not host or not call._when or call.cancelled():
+        if where is not host or not call.when() or call.cancelled():
             continue
-        name, whose = getattr(call._callback, "__qualname__", ""), id(getattr(call._callback, "__self__", None))
-        left = call._when - host.monotonic(loop.now) if host.can_run(loop.now) else 0.0
+        name, whose = getattr(call.callback, "__qualname__", ""), id(getattr(call.callback, "__self__", None))
+        left = call.when() - host.monotonic(loop.now) if host.can_run(loop.now) else 0.0
         if name != HEARTBEAT or whose in beats or left > DEFAULT_LEASE_SECONDS:
-            yield f"a timer for {name or call._callback!r} on {host.name} is still set, for {left:.0f} s"
+            yield f"a timer for {name or call.callback!r} on {host.name} is still set, for {left:.0f} s"
         beats.add(whose)

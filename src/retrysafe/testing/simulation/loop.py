@@ -23,25 +23,30 @@ class Overrun(AssertionError):
     """A simulation that does not come to its end: code that spins, or a time that never comes."""
 
 
-class ScheduledCall:
-    """A callback that is to run. asyncio calls it a handle, and asks no more of it than this."""
+class ScheduledCall(list[Any]):
+    """A callback that is to run: the callback, its arguments, its context (None: it was cancelled), and when by the
+    host's clock. asyncio calls it a handle, and asks no more of it than this. It is a list because one is made for each
+    step: a list needs no call of an `__init__`."""
 
-    __slots__ = ("_args", "_callback", "_context", "_when")
+    __slots__ = ()
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # type: ignore[assignment]  # each is itself only, as asyncio's are
 
-    def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context, when: float) -> None:
-        self._callback, self._args, self._when = callback, args, when
-        self._context: Context | None = context
-        """None: it was cancelled."""
+    @property
+    def callback(self) -> Callable[..., Any]:
+        found: Callable[..., Any] = self[0]
+        return found
 
     def cancel(self) -> None:
-        self._context = None
-        self._args = ()
+        self[2] = None
+        self[1] = ()
 
     def cancelled(self) -> bool:
-        return self._context is None
+        return self[2] is None
 
     def when(self) -> float:
-        return self._when
+        when: float = self[3]
+        return when
 
 
 MANY_TASKS = 40
@@ -94,7 +99,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]  # typeshed names a variadic type
         if context is None:
             context = copy_context()
-        call = ScheduledCall(callback, args, context, 0.0)
+        call = ScheduledCall((callback, args, context, 0.0))
         host = context.get(HOST, TRUE_TIME)
         if host.alive:
             ready = host.ready
@@ -110,7 +115,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     ) -> Any:
         host = HOST.get(TRUE_TIME)
         when = (self.now - host.suspended) * host.rate + delay
-        call = ScheduledCall(callback, args, copy_context() if context is None else context, when)
+        call = ScheduledCall((callback, args, copy_context() if context is None else context, when))
         true = host.true_time(when) if host.is_off else when
         heappush(self._timers, (true, next(self._number), call, host))
         return call
@@ -119,14 +124,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> Any:
         host = HOST.get(TRUE_TIME)
-        call = ScheduledCall(callback, args, copy_context() if context is None else context, when)
+        call = ScheduledCall((callback, args, copy_context() if context is None else context, when))
         true = host.true_time(when) if host.is_off else when
         heappush(self._timers, (true, next(self._number), call, host))
         return call
 
     def call_at_true_time(self, when: float, callback: Callable[..., Any], *args: Any, host: Host = TRUE_TIME) -> None:
         """For the network and the schedule of faults: at a true time, in a host's context."""
-        call = ScheduledCall(callback, args, host.context, 0.0)
+        call = ScheduledCall((callback, args, host.context, 0.0))
         heappush(self._timers, (when, next(self._number), call, host))
 
     def create_task(self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Any = None) -> Any:  # type: ignore[override]  # as above
@@ -205,6 +210,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _run_while(self, task: asyncio.Task[Any]) -> None:
         """Run one callback after the other until a task is done. One function: it runs millions of times a minute."""
         done, busy, draw, max_steps = task.done, self._busy, self._draw, self._max_steps
+        timers = self._timers
         while not done():
             self.steps = steps = self.steps + 1
             if steps > max_steps:
@@ -220,12 +226,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 if not ready:
                     del busy[index]
             else:
-                host, call = self._advance()
-            context = call._context
+                host, call = self._advance(timers)
+            callback, args, context, _ = call
             if context is None:
                 continue
             try:
-                context.run(call._callback, *call._args)
+                context.run(callback, *args)
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as error:
@@ -234,16 +240,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             if host.lag:
                 self.freeze(host, self.now + host.lag)
 
-    def _advance(self) -> tuple[Host, ScheduledCall]:
+    def _advance(self, timers: list[Timer]) -> tuple[Host, ScheduledCall]:
         """Jump to the next timer of a host that can run, and take it. What is due on a frozen host waits there."""
-        timers = self._timers
         while timers:
             when, number, call, host = heappop(timers)
-            if call._context is None or not host.alive:
+            if call[2] is None or not host.alive:
                 continue
-            if host.suspended and call._when and host.true_time(call._when) > when:
+            if host.suspended and call[3] and host.true_time(call[3]) > when:
                 # Set before the machine slept: by its own clock it is not due yet.
-                heappush(timers, (host.true_time(call._when), number, call, host))
+                heappush(timers, (host.true_time(call[3]), number, call, host))
                 continue
             if when > self.now:
                 self.now = when

@@ -68,6 +68,7 @@ USUAL_SECONDS = 0.01
 """No message that meets no fault takes longer."""
 
 _UNANSWERED = object()
+_make_tuple = tuple.__new__
 
 
 class Network:
@@ -126,7 +127,7 @@ class Network:
         there, back, drawn, delay = draw_four(self._seed, self.sent)
         request, reply = 0.0005 + 0.002 * there, 0.0005 + 0.002 * back
         if drawn > self._any_fault or self.healed or self.sent in self._suppressed:
-            return Fate("", request, reply)
+            return _make_tuple(Fate, ("", request, reply, None))  # as Fate(...), without a call of its own
         for name, rate in self._rates:
             if drawn < rate:
                 self.met[self.sent] = name

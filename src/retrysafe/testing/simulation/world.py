@@ -16,6 +16,7 @@ from math import inf
 from random import Random
 from typing import Any
 
+from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.operations.steps import read_type_hints
 from retrysafe.stores.memory import MemoryStore
@@ -163,9 +164,10 @@ class World:
         """How long to wait before the next look; None: it is over. If all that is left is to wait, the hosts that would
         only look in vain sleep meanwhile."""
         landing = self.stage.network.find_next_landing()
-        unsettled = [record for record in self._memory._records.values() if is_unsettled(record)]
         busy = [actor for party in self._parties for actor in party.list_busy_actors()]
-        if any(party.fleet.is_at_work() for party in self._parties) or busy:
+        at_work = any(party.fleet.is_at_work() for party in self._parties)
+        unsettled = [] if at_work and not busy else self._list_unsettled()
+        if at_work or busy:
             pause = CALM_SECONDS
             if busy and not waiting and not unsettled and landing is None:
                 pause = max(pause, min(getattr(actor, "next_act", 0.0) for actor in busy) - self._loop.now)
@@ -184,6 +186,9 @@ class World:
             pause = WAIT_SECONDS if waiting else CALM_SECONDS
         self._wake_up()
         return pause
+
+    def _list_unsettled(self) -> list[Record]:
+        return [record for record in self._memory._records.values() if is_unsettled(record)]
 
     def _put_to_sleep(self, pause: float, *, clients: bool) -> float:
         for host in [host for party in self._parties for host in party.list_waiting_hosts(clients=clients)]:
