@@ -8,10 +8,11 @@ import pytest
 from hiredis import pack_command
 
 from retrysafe.core.ops import Claim, Complete, Release, Withdraw
-from retrysafe.core.records import Answer, Fence
+from retrysafe.core.records import Answer, Fence, Fingerprint
 from retrysafe.stores.redis.commands import CALLS, plan_operation
 from retrysafe.stores.redis.layout import Layout
 from retrysafe.stores.redis.packing import PACKERS, pack_script_run
+from retrysafe.stores.redis.rows import _HEAD, encode_answer, encode_born, read_met_record, read_record
 from retrysafe.stores.redis.wire import MAX_SCRIPT_BYTES, chunk_slices, merge_plans
 from retrysafe.testing.builders import claim
 
@@ -55,6 +56,31 @@ def test_many_in_one_run_are_what_their_calls_make_together() -> None:
         pack_script_run(pieces[0][0], pieces[:128]),
         pack_script_run(pieces[0][0], pieces[128:]),
     ]
+
+
+BEFORE = claim("k", run=b"r" * 16)
+
+
+@pytest.mark.parametrize(
+    "met",
+    [
+        BEFORE,
+        claim("k", run=b"s" * 16),
+        claim("k", run=b"short"),
+        claim("k", target="another"),
+        claim("k", fingerprint=Fingerprint("json1", b"o" * 32, 5)),
+        claim("k", target="ключ \ud800"),
+    ],
+    ids=["same", "other run", "run of another size", "other target", "other request", "not ASCII"],
+)
+@pytest.mark.parametrize("asking", [BEFORE, claim("k", target="ключ \ud800")], ids=["ASCII", "not ASCII"])
+def test_a_met_record_is_read_as_any_record_is(asking: Claim, met: Claim) -> None:
+    """The fixed fields are not decoded if they are the claim's own. The record is the same, mismatches included."""
+    head = _HEAD.pack(3, 0, 0, 0, 1, 10, 1, 1, 2, 99, 5) + b"t" * 16
+    found = [b"h", head, b"b", encode_born(met), b"a", encode_answer(ANSWERS[2])]
+    sent = PACKERS[Claim](asking, Layout())[3]
+    assert read_met_record(asking, found, sent) == read_record(asking.id, found)
+    assert read_met_record(asking, found, b"") == read_record(asking.id, found)
 
 
 def test_what_cannot_be_one_run_is_none() -> None:

@@ -46,6 +46,7 @@ from retrysafe.stores.redis.rows import (
     encode_number,
     encode_point,
     encode_text,
+    read_met_record,
     read_record,
 )
 
@@ -78,7 +79,7 @@ def plan_operation(op: Op[R], layout: Layout) -> Plan[ScriptCall, R]:
     return _plan_call(op, ask(op, layout), READERS.get(kind, read_done))
 
 
-def _plan_call(op: Op[R], call: ScriptCall, read: Callable[[Any, Any], Any]) -> Plan[ScriptCall, R]:
+def _plan_call(op: Op[R], call: ScriptCall, read: Callable[..., Any]) -> Plan[ScriptCall, R]:
     reply: R = read(op, (yield call))
     return reply
 
@@ -113,18 +114,19 @@ def _claim(op: Claim, layout: Layout) -> ScriptCall:
     )
 
 
-def _read_claim(op: Claim, response: Any) -> ClaimReply:
+def _read_claim(op: Claim, response: Any, sent: bytes = b"") -> ClaimReply:
+    """`sent` are the fixed fields as the claim has sent them, if they are still there (`read_met_record`)."""
     if isinstance(response, int):
         return ClaimReply(True, build_new_record(op, response), response)
     granted, now, *found = response
-    return ClaimReply(granted == 1, read_record(op.id, found) if found else None, now)
+    return ClaimReply(granted == 1, read_met_record(op, found, sent) if found else None, now)
 
 
 def _lookup(op: Lookup, layout: Layout) -> ScriptCall:
     return ScriptCall(load_script("lookup"), layout.record_keys(op.id), (encode_moment(op.now),))
 
 
-def _read_lookup(op: Lookup, response: Any) -> LookupReply:
+def _read_lookup(op: Lookup, response: Any, sent: bytes = b"") -> LookupReply:
     now, *found = response
     return LookupReply(read_record(op.id, found) if found else None, now)
 
@@ -136,7 +138,7 @@ def _fenced_call(name: str, op: Any, layout: Layout, *args: bytes) -> ScriptCall
     )
 
 
-def read_done(op: Op[Any], response: Any) -> bool:
+def read_done(op: Op[Any], response: Any, sent: bytes = b"") -> bool:
     """Read the response to a fenced operation: True if it was applied."""
     return bool(response == 1)
 
@@ -203,7 +205,7 @@ CALLS: dict[type[Any], Callable[[Any, Layout], ScriptCall]] = {
     Forget: _forget,
 }
 
-READERS: dict[type[Any], Callable[[Any, Any], Any]] = {Claim: _read_claim, Lookup: _read_lookup}
+READERS: dict[type[Any], Callable[..., Any]] = {Claim: _read_claim, Lookup: _read_lookup}
 """How to read responses that are more than yes or no. All others use `read_done`."""
 
 

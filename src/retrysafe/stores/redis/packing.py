@@ -19,8 +19,9 @@ from retrysafe.stores.redis.rows import encode_alternatives, encode_answer, enco
 
 ScriptGroup = tuple[str, bytes, bytes]
 """Operations with the same group share one run: the script, the bucket's index keys (encoded), the time."""
-PackedOp = tuple[ScriptGroup, bytes, bytes]
-"""One operation: its group, then the record's key and its own arguments, both encoded."""
+PackedOp = tuple[ScriptGroup, bytes, bytes, bytes]
+"""One operation: its group, then the record's key and its own arguments, both encoded. Last, of a claim, the fixed
+fields of the record that it would create: a replay is recognised by them (`rows.read_met_record`)."""
 
 _OWN_ARGS = {"claim": 7, "settle": 6}
 _KEY = b"$%d\r\n%b%b\r\n"
@@ -39,7 +40,7 @@ def _pack_claim(op: Claim, layout: Layout) -> PackedOp:
     )
     record, head, indexes = layout.packed_record_keys(op.id)
     now = b"" if op.now is None else encode_number(op.now)
-    return ("claim", indexes, now), _KEY % (len(head) + len(record), head, record), args
+    return ("claim", indexes, now), _KEY % (len(head) + len(record), head, record), args, born
 
 
 @lru_cache(MAX_REMEMBERED_TIMES)
@@ -72,7 +73,7 @@ def _pack_settle(
     )
     record, head, indexes = layout.packed_record_keys(op.id)
     now = b"" if op.now is None else encode_number(op.now)
-    return ("settle", indexes, now), _KEY % (len(head) + len(record), head, record), args
+    return ("settle", indexes, now), _KEY % (len(head) + len(record), head, record), args, b""
 
 
 def pack_script_run(group: ScriptGroup, operations: Sequence[PackedOp]) -> bytes:

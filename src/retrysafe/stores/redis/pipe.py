@@ -36,8 +36,8 @@ them."""
 MIN_WRITE_OPS = 16
 """The fewest operations that justify a write before the turn ends."""
 
-ReadReply = Callable[[Any, Any], Any]
-"""Reads the reply to an operation from the server's response."""
+ReadReply = Callable[[Any, Any, bytes], Any]
+"""Reads the reply to an operation from the server's response. The last argument is the last part of a PackedOp."""
 
 _NOT_YET = object()
 _CLOSED = "this store was closed"
@@ -75,7 +75,7 @@ class PendingOp:
         reply: Any = EXECUTE_INSTEAD
         if not isinstance(response, Exception) and (self.followers or not self.future.done()):
             try:
-                reply = self.read(self.op, response)
+                reply = self.read(self.op, response, self.packed[3])
             except Exception as error:  # a record that cannot be read is its caller's concern, not the connection's
                 if not self.future.done():
                     self.future.set_exception(error)
