@@ -141,12 +141,10 @@ def list_events() -> list[dict[str, Any]]:
         return [dict(row) for row in db.execute("SELECT id, tries, delivered FROM events ORDER BY rowid")]
 
 
-@app.post("/events/{id}/resend", status_code=202)
-def resend_event(id: str) -> dict[str, str]:
-    """Deliver an event once more, as the dashboards of real providers can."""
+@app.post("/events/resend", status_code=202)
+def resend_events() -> dict[str, int]:
+    """Deliver every event once more, as the dashboards of real providers can."""
     with closing(connect()) as db, db:
-        found = db.execute("UPDATE events SET delivered = 0, due = 0 WHERE id = ?", (id,)).rowcount
-    if not found:
-        raise HTTPException(404, "no such event")
+        number = db.execute("UPDATE events SET delivered = 0, due = 0").rowcount
     sender.wake()
-    return {"id": id}
+    return {"resent": number}
