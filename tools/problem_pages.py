@@ -44,9 +44,11 @@ def group_errors() -> dict[str, Errors]:
 
 def build_page(anchor: str, problem: Problem | None, errors: Errors) -> str:
     text = TEXTS[anchor]
-    parts = [f"# {build_title(problem, errors)}", GENERATED, build_identifiers(problem, errors)]
+    parts = [f"# {build_title(problem, errors)}", GENERATED]
+    if problem:
+        parts.append(f"The `type` of the answer is `{TYPE_PREFIX}{problem.anchor}`.")
     parts += ["## When it happens", text.when, "## What the client does", text.client]
-    parts += ["## What the operator does", text.operator]
+    parts += ["## What the operator does", text.operator, "## Identifiers", build_identifiers(problem, errors)]
     if problem:
         parts += ["## Example answer", f"```http\n{build_example(problem)}\n```"]
     parts += ["## How to prevent it", text.prevent]
