@@ -44,14 +44,22 @@ def group_errors() -> dict[str, Errors]:
 
 def build_page(anchor: str, problem: Problem | None, errors: Errors) -> str:
     text = TEXTS[anchor]
-    title = problem.title if problem else errors[0].__name__
-    parts = [GENERATED, f"# {title}", build_identifiers(problem, errors)]
+    parts = [f"# {build_title(problem, errors)}", GENERATED]
+    if problem:
+        parts.append(f"The `type` of the answer is `{TYPE_PREFIX}{problem.anchor}`.")
     parts += ["## When it happens", text.when, "## What the client does", text.client]
-    parts += ["## What the operator does", text.operator]
+    parts += ["## What the operator does", text.operator, "## Identifiers", build_identifiers(problem, errors)]
     if problem:
         parts += ["## Example answer", f"```http\n{build_example(problem)}\n```"]
     parts += ["## How to prevent it", text.prevent]
     return "\n\n".join(parts) + "\n"
+
+
+def build_title(problem: Problem | None, errors: Errors) -> str:
+    """What a reader has seen, and types into the search: status and name of the answer, or the class of the error."""
+    if problem is None:
+        return errors[0].__name__
+    return f"{status_of(problem)} {problem.anchor}: {problem.title}"
 
 
 def build_identifiers(problem: Problem | None, errors: Errors) -> str:
@@ -89,7 +97,8 @@ def build_example(problem: Problem) -> str:
 
 
 def build_index(sent: dict[str, Problem], errors: dict[str, Errors]) -> str:
-    lines = [GENERATED, "", *INDEX.splitlines(), ""]
+    head, *rest = INDEX.splitlines()
+    lines = [head, "", GENERATED, *rest, ""]
     lines += ["| problem | HTTP | same key | new key | title |", "|---|---|---|---|---|"]
     for problem in sorted(sent.values(), key=lambda one: (status_of(one), one.anchor)):
         flags = f"{yes(problem.retry_same_key)} | {yes(problem.safe_new_key)}"

@@ -342,7 +342,7 @@ TEXTS: dict[str, Text] = {
     ),
     "schema-missing": Text(
         "The tables do not exist, or they lack a column that this release needs.",
-        SAME_KEY, "Run `retrysafe migrate URL` with this release. Older processes may go on meanwhile.",
+        SAME_KEY, "Run `retrysafe migrate URL` with this release. Older processes keep working meanwhile.",
         "Run `retrysafe migrate` as a step of each deployment. [Upgrade](../howto/upgrading.md) has the order.",
     ),
     "corrupt-record": Text(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from retrysafe import errors as errors
-    from retrysafe.core.keys import Key, derive
+    from retrysafe.core.keys import Key, derive, new_key
     from retrysafe.core.records import Answer
     from retrysafe.engine.heartbeat import Lease, current_lease
     from retrysafe.engine.safe import RetrySafe
@@ -33,6 +33,7 @@ __all__ = [
     "Worker",
     "current_lease",
     "derive",
+    "new_key",
     "open_async_store",
     "open_store",
     "stage",
@@ -55,6 +56,7 @@ _HOMES = {
     "Worker": "retrysafe.worker",
     "current_lease": "retrysafe.engine.heartbeat",
     "derive": "retrysafe.core.keys",
+    "new_key": "retrysafe.core.keys",
     "open_async_store": "retrysafe.stores.registry",
     "open_store": "retrysafe.stores.registry",
     "stage": "retrysafe.operations",

@@ -24,10 +24,10 @@
     ├── NotNow                     nobody: try the same key again
     │   ├── InProgress             another caller works on it
     │   ├── RolledBack             the database undid all of it: nothing happened
-    │   ├── NotFinished            an operation stopped at a recovery point: it goes on from there
+    │   ├── NotFinished            an operation stopped at a recovery point: it resumes there
     │   └── NotDone                a job that has no result yet
     ├── OperationChanged           it was begun by other code: refused and left as it is (503, retry with the same key)
-    ├── RunOver                    the run to go on with is over: its key has begun another life
+    ├── RunOver                    the run to resume is over: its key has begun another life
     ├── NotUncertain               there is nothing to decide: it is not uncertain, or somebody was quicker
     ├── OutcomeUnknown             it began, and nobody knows how it ended
     ├── OutcomeUnrecorded          it ran, and how it ended could not be stored

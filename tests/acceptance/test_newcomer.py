@@ -220,10 +220,10 @@ def read_the_readme(terminal: Terminal) -> None:
 
 
 def see_the_demo(terminal: Terminal) -> None:
-    """Install and start it, and pay twice without the page."""
+    """Install and start it, pay twice without the page, and get a webhook twice."""
     commands = [command for block in read_page("docs/tutorial/demo.md").blocks for command in block.commands]
     in_a_clone = [command for command in commands if command.startswith("make ") or "--store" in command]
-    install, demo, pay = [command for command in commands if command not in in_a_clone]
+    install, demo, pay, parcels, resend, _ = [command for command in commands if command not in in_a_clone]
     terminal.run(install, f"{demo} --port 8000 &")
     url = f"http://127.0.0.1:{terminal.ports['8000']}"
     until(lambda: httpx.get(f"{url}/provider/charges").status_code == 200, PATIENCE, "the demo")
@@ -232,6 +232,11 @@ def see_the_demo(terminal: Terminal) -> None:
     assert "idempotent-replayed: true" in again
     assert len(httpx.get(f"{url}/provider/charges").json()) == 1
     assert "Play all" in httpx.get(url).text
+    until(lambda: "order" in terminal.run(parcels), PATIENCE, "the first webhook")
+    shipped = terminal.run(parcels)
+    assert '"resent":1' in terminal.run(resend)
+    until(lambda: httpx.get(f"{url}/provider/events").json()[0]["tries"] == 2, PATIENCE, "the second webhook")
+    assert terminal.run(parcels) == shipped
 
 
 def protect_an_api(terminal: Terminal) -> None:

@@ -14,9 +14,11 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import SIZES, OpenPage, find_accessibility_faults
 from tests.demo_process import running_demo
+from tests.opening import store_url
 
 STORY_SECONDS = 240.0
 """The story takes about twenty seconds at eight times the speed, on a machine that does nothing else."""
+STORE_NAMES = {"postgres": "PostgreSQL", "redis": "Redis"}
 PICTURES = os.environ.get("RETRYSAFE_PICTURES", "")
 
 
@@ -49,7 +51,8 @@ def list_cut_labels(page: Page) -> list[str]:
     """The labels of the lanes that reach beyond their picture."""
     found: list[str] = page.evaluate("""() => [...document.querySelectorAll("#lanes text")].filter((label) => {
         const box = label.getBBox();
-        return box.x < 0 || box.x + box.width > label.ownerSVGElement.viewBox.baseVal.width;
+        const { width, height } = label.ownerSVGElement.viewBox.baseVal;
+        return box.x < 0 || box.y < 0 || box.x + box.width > width || box.y + box.height > height;
     }).map((label) => label.textContent)""")
     return found
 
@@ -110,6 +113,38 @@ def test_the_kill_on_a_phone_by_key_without_motion_in_the_dark(open_page: OpenPa
     assert fits(page)
 
 
+@pytest.mark.parametrize(
+    "store", [pytest.param(store, marks=pytest.mark.store(store)) for store in ("postgres", "redis")]
+)
+def test_the_kill_on_other_stores(
+    open_page: OpenPage, store: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    with running_demo(tmp_path / "data", "--store", store_url(request, tmp_path, store)) as (url, _):
+        page = open_page(url)
+        expect(page.locator("#store")).to_have_text(STORE_NAMES[store])
+        page.select_option("#speed", "8")
+        page.locator("body").press("3")
+        expect(page.locator("#caption")).to_contain_text("resumed the payment", timeout=STORY_SECONDS * 1000)
+        assert numbers(page) == ("1", "1")
+        page.locator("body").press("5")
+        panel = page.get_by_role("region", name="This key")
+        expect(panel).to_contain_text("completed, after 2 attempts")
+        page.get_by_role("link", name="Open this key in the console").click()
+        expect(page.locator("main")).to_contain_text("attempt 2 was completed")
+
+
+@pytest.mark.store("sqlite")
+def test_the_shop_ships_one_parcel_when_the_provider_reports_the_charge(open_page: OpenPage, demo: str) -> None:
+    page = open_page(demo)
+    page.select_option("#speed", "8")
+    page.locator("#pay").press("Enter")
+    log = page.locator("#log")
+    expect(log).to_contain_text("provider: reports the charge by webhook, the server answers 200")
+    expect(log).to_contain_text("warehouse: ships the parcel")
+    assert (log.text_content() or "").count("ships the parcel") == 1
+    expect(page.locator("#source .ours", has_text="webhooks.Receiver")).to_have_count(1)
+
+
 @pytest.mark.store("sqlite")
 def test_a_purchase_counts_for_itself(open_page: OpenPage, demo: str) -> None:
     page = open_page(demo)
@@ -123,6 +158,9 @@ def test_a_purchase_counts_for_itself(open_page: OpenPage, demo: str) -> None:
     page.get_by_role("button", name="New purchase").press("Enter")
     assert numbers(page) == ("0", "0")
     assert page.inner_text("#key") != first
+    page.locator("body").press("1")
+    expect(page.locator("#caption")).to_contain_text("Five clicks, one charge")
+    assert list_cut_labels(page) == []
     page.get_by_role("button", name="without", exact=True).press("Enter")
     assert page.inner_text("#key") == "none"
     pay.press("Enter")

@@ -22,7 +22,7 @@ QUICK = (
     "unclear is taken for nothing done",
     "a claim is cancelled with its caller",
     "a cancellation is swallowed",
-    "in progress is told before mismatch",
+    "in progress is answered before mismatch",
     "no fingerprint",
     "an escaped slash is a slash",
     "every redirect is withdrawn",

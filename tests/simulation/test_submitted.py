@@ -18,7 +18,7 @@ SEEDS = range(1_000, 1_030)
 FOUND = (
     "no lease", "an own success is not recognised", "a new token for each sending", "unclear is taken for nothing done",
     "a refusal ends an unclear claim", "a claim that was given up is not followed up", "a lease counts from the reply",
-    "a claim is cancelled with its caller", "an answer is sent before it is stored", "a replay is written anew",
+    "a claim is cancelled with its caller", "an answer is sent before it is stored", "a replay is written again",
 )  # fmt: skip
 """Broken on purpose, where `submit` and `execute` part."""
 

@@ -58,6 +58,8 @@ def test_the_program_without_a_command_prints_its_help(command: list[str]) -> No
 def test_what_is_asked_for_often_is_at_the_top() -> None:
     assert retrysafe.StoreUnavailable is retrysafe.errors.StoreUnavailable
     assert retrysafe.Worker.__name__ == "Worker"
+    assert len({retrysafe.new_key() for _ in range(3)}) == 3
+    assert retrysafe.Key(retrysafe.new_key(), scope="acct-1").value.isascii()
     assert retrysafe.IdempotencyMiddleware.__module__ == "retrysafe.web.asgi"
     with pytest.raises(AttributeError, match="no attribute 'Wroker'"):
         _ = retrysafe.Wroker

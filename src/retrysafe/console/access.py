@@ -16,7 +16,7 @@ REVEAL = "keys show"
 
 
 class Operator(NamedTuple):
-    """A person who is logged in. The name is written into audit rows."""
+    """Somebody who is logged in. The name is written into audit rows."""
 
     name: str
     user: Any = None

@@ -38,7 +38,7 @@ class Later:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """No retry will help: put the message aside for a person, then acknowledge it."""
+    """No retry will help: put the message aside for an operator, then acknowledge it."""
 
     why: str
     """The whole reason, for the dead letter, which carries the message itself."""

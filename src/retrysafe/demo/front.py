@@ -42,7 +42,7 @@ class Front:
 
     def __init__(self, folder: Path, store: str, port: int) -> None:
         self.bus = EventBus()
-        self.supervisor = Supervisor(folder, store, f"http://{HOST}:{port}/provider", self.bus)
+        self.supervisor = Supervisor(folder, store, f"http://{HOST}:{port}", self.bus)
         self.network = DemoNetwork(self.supervisor, self.bus)
         self.safe = RetrySafe(store, namespace=NAMESPACE)
 
@@ -102,6 +102,10 @@ def make_front(front: Front) -> FastAPI:
     @app.api_route("/provider/{path:path}", methods=["GET", "POST"])
     async def provider(request: Request, path: str) -> Response:
         return await front.network.carry_to_provider(request, f"/{path}")
+
+    @app.post("/webhooks/provider")
+    async def webhook(request: Request) -> Response:
+        return await front.network.carry_webhook(request)
 
     @app.api_route("/{path:path}", methods=PROXIED_METHODS)
     async def shop(request: Request, path: str) -> Response:

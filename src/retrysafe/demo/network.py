@@ -1,4 +1,5 @@
-"""The network of the demo: it carries requests from the browser to the shop, and from the shop to the provider.
+"""The network of the demo: it carries requests from the browser to the shop, from the shop to the provider, and the
+provider's webhooks to the shop.
 
 A request of the page may ask for a fault with the header `X-Demo-Fault`:
 
@@ -64,6 +65,16 @@ class DemoNetwork:
         self._bus.emit("answered", request=name, order=order, status=answer.status_code, replayed=replayed)
         return to_response(answer)
 
+    async def carry_webhook(self, request: Request) -> Response:
+        """From the provider to the shop."""
+        body = await request.body()
+        try:
+            answer = await self._forward(request, self._supervisor.shop.address, request.url.path, body)
+        except httpx.TransportError:
+            return JSONResponse({"error": "the server ended before it answered"}, 502)
+        self._bus.emit("webhook", charge=read_charge(body), status=answer.status_code)
+        return to_response(answer)
+
     async def carry_to_provider(self, request: Request, path: str) -> Response:
         body = await request.body()
         try:
@@ -75,6 +86,8 @@ class DemoNetwork:
                 await self._finish_charge(answer)
             elif path == "/receipts":
                 self._bus.emit("receipt", charge=answer.json()["charge"])
+            elif path == "/parcels":
+                self._bus.emit("parcel", order=answer.json()["order"])
         return to_response(answer)
 
     async def _finish_charge(self, answer: httpx.Response) -> None:
@@ -98,11 +111,21 @@ class DemoNetwork:
 
 def read_order(body: bytes) -> str:
     """The order number in a payment. What is wrong with a body is for the shop to say."""
+    return str(parse_object(body).get("order", ""))[:64]
+
+
+def read_charge(body: bytes) -> str:
+    """The charge that a webhook reports. Anybody can send one here, and the shop refuses what is not signed."""
+    data = parse_object(body).get("data")
+    return str(data.get("id", ""))[:64] if isinstance(data, dict) else ""
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
     try:
         fields: Any = json.loads(body)
     except ValueError:
-        return ""
-    return str(fields.get("order", ""))[:64] if isinstance(fields, dict) else ""
+        return {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def to_response(answer: httpx.Response) -> Response:

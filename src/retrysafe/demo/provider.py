@@ -1,7 +1,8 @@
 """The demo's payment provider: another company's service, in a process of its own. It does not use retrysafe.
 
 Like real providers it takes an `Idempotency-Key` with each charge, and answers with the first charge when it gets the
-key again (200 instead of 201). A charge without a key is a new charge.
+key again (200 instead of 201). A charge without a key is a new charge. Each charge is reported by a webhook. It also
+mails receipts and ships parcels, so that the demo has one outside world and not three.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import os
 import secrets
 import sqlite3
 import time
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, HTTPException, Response
 from pydantic import BaseModel
+
+from retrysafe.demo import provider_webhooks
+from retrysafe.demo.provider_webhooks import WebhookSender, add_event
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS charges (
@@ -27,9 +32,13 @@ CREATE TABLE IF NOT EXISTS charges (
     created real NOT NULL
 );
 CREATE TABLE IF NOT EXISTS receipts (idempotency_key text PRIMARY KEY, charge text NOT NULL);
+CREATE TABLE IF NOT EXISTS parcels (idempotency_key text PRIMARY KEY, "order" text NOT NULL, requests integer NOT NULL);
 PRAGMA journal_mode = WAL;
 """
 
+ADD_PARCEL = """
+INSERT INTO parcels VALUES (?, ?, 1) ON CONFLICT (idempotency_key) DO UPDATE SET requests = requests + 1
+"""
 INSERT_CHARGE = "INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (idempotency_key) DO NOTHING"
 
 IdempotencyKey = Annotated[str | None, Header()]
@@ -46,6 +55,10 @@ class Receipt(BaseModel):
     charge: str
 
 
+class Parcel(BaseModel):
+    order: str
+
+
 def connect() -> sqlite3.Connection:
     connection = sqlite3.connect(os.environ["PROVIDER_DB"], timeout=30)
     connection.row_factory = sqlite3.Row
@@ -53,9 +66,19 @@ def connect() -> sqlite3.Connection:
 
 
 with closing(connect()) as database:
-    database.executescript(SCHEMA)
+    database.executescript(SCHEMA + provider_webhooks.SCHEMA)
 
-app = FastAPI(title="Provider")
+sender = WebhookSender(connect)
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    sender.start()
+    yield
+    sender.stop()
+
+
+app = FastAPI(title="Provider", lifespan=lifespan)
 
 
 @app.post("/charges", status_code=201)
@@ -67,8 +90,11 @@ def create_charge(wanted: DemoCharge, response: Response, idempotency_key: Idemp
         db.execute(INSERT_CHARGE, row)
         query = "SELECT * FROM charges WHERE id = ? OR idempotency_key = ?"
         found = dict(db.execute(query, (new, idempotency_key)).fetchone())
-    if found["id"] != new:
-        response.status_code = 200
+        if found["id"] == new:
+            add_event(db, "charge.succeeded", found)
+        else:
+            response.status_code = 200
+    sender.wake()
     return found
 
 
@@ -93,3 +119,32 @@ def mail_receipt(receipt: Receipt, idempotency_key: IdempotencyKey = None) -> di
     with closing(connect()) as db, db:
         db.execute("INSERT OR IGNORE INTO receipts VALUES (?, ?)", (idempotency_key, receipt.charge))
     return {"charge": receipt.charge}
+
+
+@app.post("/parcels", status_code=201)
+def ship_parcel(parcel: Parcel, idempotency_key: IdempotencyKey = None) -> dict[str, str]:
+    """Ship a parcel, once for each key."""
+    with closing(connect()) as db, db:
+        db.execute(ADD_PARCEL, (idempotency_key, parcel.order))
+    return {"order": parcel.order}
+
+
+@app.get("/parcels")
+def list_parcels() -> list[dict[str, Any]]:
+    with closing(connect()) as db:
+        return [dict(row) for row in db.execute('SELECT "order", requests FROM parcels ORDER BY rowid')]
+
+
+@app.get("/events")
+def list_events() -> list[dict[str, Any]]:
+    with closing(connect()) as db:
+        return [dict(row) for row in db.execute("SELECT id, tries, delivered FROM events ORDER BY rowid")]
+
+
+@app.post("/events/resend", status_code=202)
+def resend_events() -> dict[str, int]:
+    """Deliver every event once more, as the dashboards of real providers can."""
+    with closing(connect()) as db, db:
+        number = db.execute("UPDATE events SET delivered = 0, due = 0").rowcount
+    sender.wake()
+    return {"resent": number}

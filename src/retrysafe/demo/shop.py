@@ -1,7 +1,8 @@
 """A shop that takes payments. A payment is an operation of two steps: charge the card, then mail the receipt.
 
 If the process is killed in the middle of a step, the next request with the same key resumes at that step. The provider
-gets the same key as before, so it charges the card once.
+gets the same key as before, so it charges the card once. The provider reports each charge by a webhook, more than once
+if it must. The shop ships one parcel.
 """
 
 import asyncio
@@ -15,8 +16,9 @@ import httpx
 from fastapi import Depends, FastAPI, Header, HTTPException, Response
 from pydantic import BaseModel, Field
 
-from retrysafe import Answer, Key, Policy, RetrySafe
+from retrysafe import Answer, Key, Policy, RetrySafe, derive, webhooks
 from retrysafe.fastapi import idempotent, install, respond
+from retrysafe.webhooks.fastapi import endpoint
 from retrysafe.worker import Worker
 
 safe = RetrySafe(os.environ["RETRYSAFE_URL"], namespace="demo")
@@ -89,3 +91,16 @@ async def show_payment(id: str, account: Annotated[str, Depends(current_account)
     if answer.status_code != 200 or charged["account"] != account:
         raise HTTPException(404, "no such payment")
     return {"id": id, "amount": charged["amount"], "currency": charged["currency"], "charge": charged["id"]}
+
+
+from_provider = webhooks.Receiver(safe, webhooks.StandardWebhooks(os.environ["WEBHOOK_SECRET"]), lease=7)
+
+
+@from_provider.on("charge.succeeded")
+async def ship(event: webhooks.Event) -> None:
+    parcel = {"order": event.json()["data"]["order"]}
+    headers = {"Idempotency-Key": derive(event.key, "warehouse", "parcel")}
+    (await provider.post("/parcels", json=parcel, headers=headers)).raise_for_status()
+
+
+app.post("/webhooks/provider")(endpoint(from_provider))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
+import secrets
 import sys
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -89,10 +91,13 @@ async def wait_for_all(children: Iterable[Child]) -> None:
 
 
 class Supervisor:
-    def __init__(self, folder: Path, store: str, provider_address: str, bus: EventBus) -> None:
+    def __init__(self, folder: Path, store: str, address: str, bus: EventBus) -> None:
+        """`address`: the demo's own. The shop and the provider reach each other through it, never directly."""
         self._bus = bus
-        self.provider = Child("provider", {"PROVIDER_DB": str(folder / "provider.db")})
-        self.shop = Child("shop", {"RETRYSAFE_URL": store, "PROVIDER_URL": provider_address})
+        secret = {"WEBHOOK_SECRET": "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()}
+        database = {"PROVIDER_DB": str(folder / "provider.db")}
+        self.provider = Child("provider", {**database, "WEBHOOK_URL": f"{address}/webhooks/provider", **secret})
+        self.shop = Child("shop", {"RETRYSAFE_URL": store, "PROVIDER_URL": f"{address}/provider", **secret})
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
 

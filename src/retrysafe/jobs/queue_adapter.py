@@ -46,7 +46,7 @@ class QueueAdapter:
 
     `scope` separates several queues on one store: the same key in two scopes is two jobs. `resend_after` is in seconds:
     a job that no worker has begun for so long is sent again when it is enqueued again. `max_attempts`: after so many
-    attempts a job whose worker dies is not begun again, but left to a person. With None it is begun again without
+    attempts a job whose worker dies is not begun again, but left to an operator. With None it is begun again without
     limit.
     """
 

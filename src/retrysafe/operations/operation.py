@@ -221,14 +221,14 @@ class Operation:
         return self._drive(self._resume_flow(record, fresh or is_submitted(record)))
 
     def resume_id(self, record_id: str | bytes, because: str = "", *, not_sent: bool | None = None) -> Any:
-        """Resume a record by its id (hex), for a person. `not_sent`: the person says that a step whose outcome is
+        """Resume a record by its id (hex), for an operator. `not_sent`: they say that a step whose outcome is
         unknown, or that may have been sent, did not happen, and `because` says how they know. Without it such a run is
         left alone. By default a reason says so."""
         said = bool(because.strip()) if not_sent is None else not_sent
         return self._drive(self._resume_id_flow(parse_record_id(record_id), because, said))
 
     def undo_id(self, record_id: str | bytes, because: str) -> Any:
-        """Undo one run, for a person: every step that began, in reverse order. Also a step whose outcome is unknown:
+        """Undo one run, for an operator: every step that began, in reverse order. Also a step whose outcome is unknown:
         its undo gets None as the result."""
         if not because.strip():
             raise UsageError("undo_id(..., because=''): say why it is undone; it stands in its ledger")
@@ -244,8 +244,8 @@ class Operation:
         return (yield from flow.undo_run(self, task, claim, self.safe.events, because, fresh=fresh))
 
     def cancel_id(self, record_id: str | bytes, because: str) -> Any:
-        """End one run where it is, for a person: nothing more is sent and nothing is undone. A retry gets 409. Refused
-        while the outcome of a step is unknown."""
+        """End one run where it is, for an operator: nothing more is sent and nothing is undone. A retry gets 409.
+        Refused while the outcome of a step is unknown."""
         if not because.strip():
             raise UsageError("cancel_id(..., because=''): say why it is cancelled; it stands in the log")
         return self._drive(self._cancel_flow(parse_record_id(record_id), because))
@@ -318,8 +318,8 @@ class Operation:
 
     def find_unknown_step(self, record: Record) -> str:
         """The step that would be sent once more although nobody knows whether it happened. Empty if there is none: then
-        the run goes on with the same keys, or asks the other system first (`find`). What the run itself wrote down
-        counts, not how this code declares the step. Raises OperationChanged if this code cannot go on with the run."""
+        the run resumes with the same keys, or asks the other system first (`find`). What the run itself wrote down
+        counts, not how this code declares the step. Raises OperationChanged if this code cannot resume the run."""
         journal = self.read_known_journal(record)
         last = journal.entries[-1] if journal.entries and journal.undoing is None else None
         if last is None or last.state != "begun":
@@ -331,7 +331,7 @@ class Operation:
 
     def read_known_journal(self, record: Record) -> OperationJournal:
         """The journal of a run. Raises OperationChanged if this code cannot read it, or lacks one of its steps: said
-        before anything is changed for a person."""
+        before anything is changed for an operator."""
         try:
             journal = OperationJournal.decode(record.progress)
         except (ValueError, TypeError, KeyError) as error:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 from uuid import UUID
 
-from retrysafe.core.keys import Key, set_request
+from retrysafe.core.keys import Key, new_key, set_request
 from retrysafe.core.ops import Claim, ClaimReply, Complete, Lookup, LookupReply
 from retrysafe.core.outcomes import Busy, Execute, Outcome, Replay
 from retrysafe.core.records import Answer, Fence, Gone, Record
@@ -50,7 +50,7 @@ from retrysafe.web.claim_flows import claim_interruptibly, limit_waiters
 from retrysafe.web.endpoint_entry import UNKNOWN, EndpointEntry, EntryProbe, should_withdraw
 from retrysafe.web.exchange_context import ResponseReady
 from retrysafe.web.fingerprints import fingerprint_request
-from retrysafe.web.key_header import generate_key, quote_key, read_key
+from retrysafe.web.key_header import quote_key, read_key
 from retrysafe.web.key_usage import UsageKind
 from retrysafe.web.paths import sanitize_target
 from retrysafe.web.problems import Problem, describe_error
@@ -192,7 +192,7 @@ class Exchange:
             self.count_usage("missing" if isinstance(error, MissingKey) else "malformed", scope)
             raise self.refusal_error(error) from None
         if key is None and policy.mode == "generate":
-            key = self.generated_key = generate_key()
+            key = self.generated_key = new_key()
             if self.count_usage("generated", scope):
                 _log.warning(
                     "%s: a client sends no Idempotency-Key; one was generated, which protects nothing", self.target

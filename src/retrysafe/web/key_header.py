@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,11 +48,6 @@ def read_key(lines: Sequence[str], rule: KeyRule) -> str | None:
     if rule.uuid or rule.min_length > 1:
         rule.check(key)
     return key
-
-
-def generate_key() -> str:
-    """A key for a client that sent none (`mode="generate"`)."""
-    return str(uuid.uuid4())
 
 
 def quote_key(key: str) -> str:

@@ -23,7 +23,7 @@ MARGIN_SECONDS = DAY
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """When a sender retries. `delays`: seconds between one try and the next, as far as they are published. `horizon`:
-    seconds from the first try to the last. `by_hand`: for how many seconds a person at the sender can send an event
+    seconds from the first try to the last. `by_hand`: for how many seconds somebody at the sender can send an event
     again. `answer_within`: how many seconds the sender waits for the answer; 0 if it does not say."""
 
     delays: tuple[float, ...]

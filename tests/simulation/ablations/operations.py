@@ -205,7 +205,7 @@ ABLATIONS = (
         ),
     ),
     Ablation(
-        "a stuck undo begins its key anew",
+        "a stuck undo begins its key again",
         "one undo",
         substitute(undoing, "undo_one", age_from_now),
         Situation(OPERATIONS, ("undone",), FORGETFUL),
@@ -259,7 +259,7 @@ ABLATIONS = (
         Situation(OPERATIONS, ("found",), calm(reply_lost=0.2, refused=0.2, crashes=2)),
     ),
     Ablation(
-        "the end of a run is told as nothing done",
+        "the end of a run is reported as nothing done",
         TOLD,
         together(
             substitute(committing, "record_outcome", pass_through),
@@ -281,7 +281,7 @@ ABLATIONS = (
         Situation(kinds=("operation",), plan=change(reply_lost=0.2, crashes=4)),
     ),
     Ablation(
-        "a person's undo leaves out what was sent without a trace",
+        "an operator's undo leaves out what was sent without a trace",
         TOLD,
         together(always(flow, "must_retrace", False), substitute(OperationRun, "left_out_error", forget_open_steps)),
         Situation(INTERRUPTIONS, ("undone",), BUSY),

@@ -152,7 +152,7 @@ ABLATIONS = (
         "I7 told is stored",
         substitute(AnswerSender, "_settle_answer", send_first),
     ),
-    Ablation("a replay is written anew", "I6 same answer", substitute(exchanging, "build_replay", serialise_again)),
+    Ablation("a replay is written again", "I6 same answer", substitute(exchanging, "build_replay", serialise_again)),
     Ablation(
         "an answer that is too large frees its key",
         ONE,
@@ -166,7 +166,7 @@ ABLATIONS = (
         PLAIN,
     ),
     Ablation(
-        "in progress is told before mismatch",
+        "in progress is answered before mismatch",
         "I9 mismatch first",
         substitute(guard, "judge", look_at_progress_first),
         PLAIN,

@@ -37,7 +37,7 @@ ABLATIONS = (
         Situation(WALLS, ("theirs",), calm(crashes=4, reply_lost=0.3, request_lost=0.3, slow=0.2, tick=5.0)),
     ),
     Ablation(
-        "a person's resume knows no namespaces",
+        "an operator's resume knows no namespaces",
         WALL,
         substitute(Operation, "_look_up_own", look_up_anything),
         Situation(WALLS, ("theirs",), calm(crashes=4, reply_lost=0.2, slow=0.3)),

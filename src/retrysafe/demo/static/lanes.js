@@ -5,6 +5,8 @@ const SVG = "http://www.w3.org/2000/svg";
 const LEAST_MS = 4000; // so much time is shown at least
 const SLANT = 5; // an arrow leans this much: a message needs a moment
 const GUTTER = 70; // for the names of the lanes
+const TOP = 12; // a label needs so much room above its baseline,
+const BOTTOM = 5; // and so much below
 const HALO = 2; // the paper-coloured edge around a label
 
 const make = (name, attributes, text) => {
@@ -35,6 +37,7 @@ export class Lanes {
     this.shapes = [];
     this.labels = [];
     this.width = width;
+    this.height = height;
     this.y = { browser: height * 0.2, server: height * 0.53, provider: height * 0.82 };
     const start = purchase?.started ?? now;
     const end = purchase?.ended ?? now;
@@ -123,12 +126,13 @@ export class Lanes {
     this.add("path", { class: "cross", d: `M${x - 5},${y - 5} l10,10 M${x - 5},${y + 5} l10,-10` });
   }
 
-  // A label that would cover another one of its lane goes one row further, or is left out if three rows are full.
+  // A label that would cover another one of its lane goes one row further, or is left out if four rows are full.
   label(x, y, text, kind, lane, step = -15) {
     const wide = measure(text) + 2 * HALO;
     const left = Math.max(GUTTER, Math.min(x, this.width - wide));
-    for (const row of [0, 1, 2]) {
+    for (const row of [0, 1, 2, 3]) {
       const place = { left, right: left + wide, y: y + row * step, lane };
+      if (place.y < TOP || place.y > this.height - BOTTOM) return;
       if (this.labels.some((one) => one.lane === lane && one.y === place.y && one.left < place.right && place.left < one.right)) continue;
       place.text = make("text", { class: kind, x: left, y: place.y }, text);
       this.labels.push(place);

@@ -7,6 +7,7 @@ import { describe, logLine, Purchase } from "./purchase.js";
 import { playScene, SCENES, TITLES } from "./story.js";
 
 const READING_MS = 2600; // between two scenes
+const STORES = { postgres: "PostgreSQL", redis: "Redis", sqlite: "SQLite", mysql: "MySQL", mongodb: "MongoDB" };
 const at = (id) => document.getElementById(id);
 const lanes = new Lanes(at("lanes"));
 const still = matchMedia("(prefers-reduced-motion: reduce)");
@@ -257,7 +258,7 @@ events.addEventListener("error", () => { if (!playing) say("The demo does not an
 new ResizeObserver(() => { drawn = false; if (still.matches) lanes.draw(purchase, now()); }).observe(at("lanes"));
 
 fetch("/demo/status").then((answer) => answer.json()).then((status) => {
-  at("store").textContent = status.store;
+  at("store").textContent = STORES[status.store] ?? status.store;
   at("pid").textContent = status.shop;
 });
 start(showSource(at("source"), at("source-lines")));

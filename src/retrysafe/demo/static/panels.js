@@ -26,7 +26,7 @@ export function fillKeyPanel(panel, record) {
   panel.scrollIntoView({ block: "nearest" });
 }
 
-const OURS = /retrysafe|\bsafe\b|\bWorker\b|worker\.|idempotent|checkout|respond\(|Answer\(|protected|-> Answer/;
+const OURS = /retrysafe|\bsafe\b|\bWorker\b|worker\.|idempotent|checkout|respond\(|Answer\(|protected|-> Answer|webhooks|from_provider|derive\(/;
 
 export async function showSource(pre, summary) {
   const text = (await (await fetch("/demo/shop.py")).text()).trimEnd();

@@ -41,7 +41,8 @@ export class Purchase {
     if (event.what === "shop.listening") return this.hearUp(event);
     const mine = event.order === this.order || this.requests.has(event.request) || (event.record && event.record === this.record)
       || this.charges.some((charge) => event.charge && charge.id === event.charge);
-    if (!mine || !this.pending) return false;
+    if (!mine) return false;
+    if (!this.pending) return AFTERWARDS.has(event.what);
     HANDLERS[event.what]?.(this, event, this.requests.get(event.request));
     return true;
   }
@@ -56,6 +57,9 @@ export class Purchase {
     return [...this.requests.values()].every((request) => request.answeredAt || request.lostAt || request.brokenAt);
   }
 }
+
+// A webhook may arrive after the answer. It is logged, and the picture stays.
+const AFTERWARDS = new Set(["webhook", "parcel"]);
 
 const HANDLERS = {
   "shop.new": (purchase, event) => {
@@ -125,6 +129,8 @@ const LOGGED = {
   charged: () => "provider: charges $100.00",
   recognised: () => "provider: knows this key, charges nothing",
   receipt: () => "provider: mails the receipt",
+  webhook: (event) => `provider: reports the charge by webhook, the server answers ${event.status}`,
+  parcel: () => "warehouse: ships the parcel",
 };
 
 export const logLine = (event, purchase) => LOGGED[event.what]?.(event, purchase) ?? null;
