@@ -281,8 +281,8 @@ def act_on_letter(page: Page, topic: str, button: str) -> None:
     expect(page.get_by_role("heading", name="Dead letters")).to_be_visible()
 
 
-def resolve(page: Page, record: Record, what: str) -> None:
-    page.goto(f"/keys/{record.id.hex()}")
+def resolve(page: Page, record: Record, what: str, place: str = "") -> None:
+    page.goto(f"{place}/keys/{record.id.hex()}")
     page.get_by_label(what).check()
     page.fill("#resolve-because", "the bank says so")
     page.get_by_role("button", name="Resolve attempt 1").click()
@@ -296,8 +296,8 @@ def press(page: Page, record: Record, button: str, reason: str) -> None:
     expect(page.get_by_role("status")).to_contain_text(": done.")
 
 
-def reveal(page: Page, record: Record, secret: str) -> None:
-    page.goto(f"/keys/{record.id.hex()}")
+def reveal(page: Page, record: Record, secret: str, place: str = "") -> None:
+    page.goto(f"{place}/keys/{record.id.hex()}")
     assert secret not in page.content()
     page.fill("#reveal-because", "a customer asks")
     page.get_by_role("button", name="Reveal").click()

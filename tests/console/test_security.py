@@ -142,7 +142,10 @@ def test_a_record_of_another_application_is_none(world: World) -> None:
     other.close()
 
 
-@pytest.mark.parametrize("returned", [True, "ann", object()], ids=["true", "text", "object"])
+@pytest.mark.parametrize(
+    "returned", [True, "ann", object(), Operator(""), Operator(" "), Operator(7)],  # type: ignore[arg-type]
+    ids=["true", "text", "object", "nameless", "blank", "number"],
+)  # fmt: skip
 def test_an_answer_that_is_no_operator_opens_nothing(world: World, returned: Any) -> None:
     """`return True`, or an `async def`, whose coroutine is true as well."""
     visitor = Visitor(make_console(world.safe, authenticate=lambda request: returned, actions=True))
