@@ -286,7 +286,7 @@ def test_rows_that_an_operator_may_not_change_are_skipped(world: World) -> None:
 
     visitor = Visitor(make_console(world.safe, actions=True, authorize=authorize))
     preview = visitor.post("/bulk", BULK | {"target": "POST /bulk"})
-    assert "1 keys would be changed, 1 are left alone" in text_of(preview)
+    assert "1 key would be changed, 1 left alone" in text_of(preview)
     other = next(each for each in crowd(world, 2) if each.key == "bulk-1")
     done = visitor.post("/bulk/confirm", [*hidden_fields(preview.body), ("row", f"{other.id.hex()}:1")])
     assert "you may not do this with it" in text_of(done)

@@ -28,7 +28,7 @@ def visitor(world: World) -> Visitor:
 def test_now_says_what_is_stuck_and_how_old(world: World, visitor: Visitor) -> None:
     shown = text_of(visitor.get("/"))
     assert "Uncertain 1" in shown
-    assert "1 dead" in shown
+    assert "Dead letters 1" in shown
     assert "exactly-once-capable" in shown or "best-effort" in shown
     assert "POST /payments" in shown
 
@@ -149,7 +149,7 @@ def test_operations_are_drawn_with_where_their_runs_stand(world: World, visitor:
     labels = [str(attrs["aria-label"]) for tag, attrs in Markup(page.body).tags if tag == "svg"]
     assert len(labels) == 1
     assert "steps of pay@1" in labels[0]
-    assert "1 runs stand here" in labels[0]
+    assert "1 run here" in labels[0]
     assert "order-9" in text_of(page)
     run = text_of(visitor.get(f"/keys/{world.run.id.hex()}"))
     assert "charge done" in run.replace("–", "")
