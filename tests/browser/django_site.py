@@ -1,5 +1,5 @@
-"""A Django project with the middlewares that `startproject` writes, the console below /ops/ and in the admin site. It is
-served by gunicorn or uvicorn, as a process of its own."""
+"""A Django project with the middlewares that `startproject` writes, and the console below /ops/ and in the admin site.
+It is served by gunicorn or uvicorn, as a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console of a Django project in a real browser: under servers of its own, below an address and in the admin site."""
+"""The console of a Django project in a real browser: under servers of its own, below an address and in the admin."""
 
 from __future__ import annotations
 

@@ -15,6 +15,8 @@ def make_requests(began: float) -> list[SeenRequest]:
         ran._replace(at=began + 4, replayed=True),
         ran._replace(at=began + 21, fields={**body, "amount": "1000"}, **problem),
         ran._replace(at=began + 33, path="/refunds", **problem),
-        ran._replace(at=began + 40, key="", status=400, problem="Idempotency-Key is missing", problem_type="missing-key"),
+        ran._replace(
+            at=began + 40, key="", status=400, problem="Idempotency-Key is missing", problem_type="missing-key"
+        ),
         ran._replace(at=began + 52, key="order-8", query="currency=eur"),
     ]

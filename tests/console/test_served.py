@@ -157,7 +157,9 @@ def test_an_answer_without_a_body_says_no_wrong_length(world: World, port: int) 
         by_itself = "0" if "server: wsgiserver" in same else ""  # wsgiref adds one to every answer
         assert find_header(same, "content-length") in (by_itself, length)
     part = exchange(port, head("GET /keys HTTP/1.1", "HX-Request: true"))
-    again = exchange(port, head("GET /keys HTTP/1.1", "HX-Request: true", f"If-None-Match: W/{find_header(part, 'etag')}"))
+    again = exchange(
+        port, head("GET /keys HTTP/1.1", "HX-Request: true", f"If-None-Match: W/{find_header(part, 'etag')}")
+    )
     assert again.split(" ", 2)[1] == "304"
 
 

@@ -293,7 +293,7 @@ def test_a_list_of_large_records_comes_in_pages(do: Do) -> None:
 
 
 def test_a_page_ends_after_as_many_records_as_it_may_examine(do: Do) -> None:
-    """A list by a filter that no index has read on through the whole collection: a page of the console was unbounded."""
+    """A list by a filter that no index has read on through the whole collection, for one page of the console."""
     do.many([claim(f"k{number}", scope="s", now=0) for number in range(20)])
     wanted = List(scope="nobody", examine=6, limit=5)
     pages = [do(wanted)]

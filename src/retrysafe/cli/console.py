@@ -38,7 +38,10 @@ def add_parser(commands: Any) -> None:
         "--census", metavar="FILE", action="append", default=[], help="a census of key usage for the page Rollout"
     )
     parser.add_argument(
-        "--requests", metavar="FILE", default=REQUEST_FILE, help=f"the file of a RequestLog, for developers ({REQUEST_FILE})"
+        "--requests",
+        metavar="FILE",
+        default=REQUEST_FILE,
+        help=f"the file of a RequestLog, for developers ({REQUEST_FILE})",
     )
     parser.add_argument(
         "--trace-url", default="", metavar="URL", help="an address with {trace_id}, for links to traces"

@@ -37,7 +37,9 @@ def make_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(time=show_time, clock=show_clock, age=show_age, part=lambda text: quote(text, safe=""), short=shorten)
+    made.filters.update(
+        time=show_time, clock=show_clock, age=show_age, part=lambda text: quote(text, safe=""), short=shorten
+    )
     return made
 
 

@@ -3,7 +3,7 @@ What changed meanwhile is skipped and named."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from retrysafe.core.ops import List, Lookup

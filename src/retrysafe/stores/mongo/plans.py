@@ -223,7 +223,9 @@ class MongoPlans:
         condition = yield from self._list_condition(op)
         wanted = op.limit + 1
         body = {"find": self.names.keys, "filter": condition, "sort": {"_id": 1}, "limit": wanted, "batchSize": wanted}
-        bounded = op.examine and not op.resting and not (op.only_open and (yield from self._are_few_open(op.max_sorted)))
+        bounded = (
+            op.examine and not op.resting and not (op.only_open and (yield from self._are_few_open(op.max_sorted)))
+        )
         stop = (yield from self._find_stop(op)) if bounded else None
         if stop is not None:
             condition["_id"] = {**condition.get("_id", {}), "$lte": stop}

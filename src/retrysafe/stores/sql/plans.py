@@ -35,7 +35,7 @@ from retrysafe.core.ops import (
     Suspect,
     Withdraw,
 )
-from retrysafe.core.states import OPEN, State
+from retrysafe.core.states import State
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.base import LockNotAvailable, Plan, read_id_cursor, read_page
 from retrysafe.stores.sql import job_plans, rows
@@ -247,7 +247,7 @@ def namespace_values(namespace: str | None) -> dict[str, Any]:
 
 def _list_conditions(op: List, few: bool) -> tuple[list[str], dict[str, Any]]:
     """`few`: the list is of open records, and is read by their index. Read in the order of ids, a million finished
-    records would be read for them; but if the open ones are many, reading and sorting all of them takes long as well."""
+    records would be read for them; if the open ones are many, sorting all of them takes as long."""
     values: dict[str, Any] = {"after": read_id_cursor(op.cursor), "limit": op.limit + 1, "now": op.now}
     conditions = ["id > :after"]
     for name in ("namespace", "kind", "scope"):
