@@ -98,7 +98,7 @@ def test_open_records_are_listed_however_many_there_are(do: Do, examine: int) ->
         ({"state": State.CLAIMED, "namespace": "n2"}, {n for n in range(35) if n % 3 and n % 7 == 0}),
         ({"lapsed": True}, {n for n in range(35) if n % 3}),
     ):
-        pages = do.pages(listing(**filters, limit=4, now=900, examine=examine))  # type: ignore[arg-type]
+        pages = do.pages(listing(**filters, limit=4, now=900, examine=examine))
         assert sorted(record.key for page in pages for record in page) == sorted(f"k{n}" for n in wanted)
 
 
