@@ -302,6 +302,19 @@ def test_a_bulk_release_takes_lapsed_claims_only(world: World, visitor: Visitor)
     assert visitor.post("/bulk", {**BULK, "key": "order-7"}).status == 400
 
 
+def test_another_attempt_than_the_one_that_was_shown_is_skipped(world: World, visitor: Visitor) -> None:
+    """Also if it began before the as-of time, by another clock."""
+    names = {"scope": "acme", "target": "POST /held", "on_lapse": "rerun"}
+    world.safe.store.execute(claim("held", now=9, **names))  # type: ignore[arg-type]
+    preview = visitor.post("/bulk", {**BULK, "verb": "keys release", "state": "lapsed", "target": "POST /held"})
+    taken = world.safe.store.execute(claim("held", now=5_000, **names)).record  # type: ignore[arg-type]
+    assert taken.attempt == 2
+    done = text_of(visitor.post("/bulk/confirm", hidden_fields(preview.body)))
+    assert "0 changed, 1 skipped." in done
+    assert "attempt 2 began, and attempt 1 was shown" in done
+    assert reread(world, taken) == taken
+
+
 def test_dead_letters_in_bulk(world: World, visitor: Visitor) -> None:
     stage_dead_letter(world.safe, "1f3a9c010f3a9c010f3a9c010f3a9c01", "mails")
     stage_dead_letter(world.safe, "2f3a9c010f3a9c010f3a9c010f3a9c01", "mails")
