@@ -10,10 +10,11 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from retrysafe import RetrySafe
-from retrysafe.console.request_log import LogFile, SeenRequest
+from retrysafe.console.request_log import LogFile
 from retrysafe.testing.builders import claim
 from tests.browser.test_console import DESKTOP, PHONE, serve, visit
 from tests.console.conftest import fill
+from tests.console.requests_seen import make_requests
 from tests.servers.chromium import find_chromium
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images" / "console"
@@ -47,10 +48,8 @@ def main() -> None:
         for number in range(40):
             count(number % 9)
         log = LogFile(Path(folder) / "requests.jsonl")
-        log.append(SeenRequest(1.0, "POST", "/pay", "order-7", 201, False, "", {"amount": "100", "to": '"acme"'}))
-        log.append(SeenRequest(1.0, "POST", "/pay", "order-7", 201, True, "", {"amount": "100", "to": '"acme"'}))
-        problem = "Idempotency key reused"
-        log.append(SeenRequest(1.0, "POST", "/pay", "order-7", 422, False, problem, {"amount": "1000", "to": '"acme"'}))
+        for seen in make_requests(time.time() - 60):
+            log.append(seen)
         pages = {
             "now": "/",
             "key": f"/keys/{world.uncertain.id.hex()}",

@@ -17,7 +17,7 @@ from retrysafe import Answer, Key, RetrySafe
 from retrysafe.console.access import Operator
 from retrysafe.console.console import Console
 from retrysafe.console.loopback import LoopbackApp, OneTimeLogin, open_server
-from retrysafe.console.request_log import LogFile, SeenRequest
+from retrysafe.console.request_log import LogFile
 from retrysafe.core.jobs import ListJobs, ReviveJob
 from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Record
@@ -30,6 +30,7 @@ from tests.browser.conftest import load_axe, run_axe
 from tests.console import test_hostile
 from tests.console.conftest import World, fill, stage_dead_letter
 from tests.console.hostile import make_hostile
+from tests.console.requests_seen import make_requests
 
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}
@@ -121,8 +122,8 @@ def full(world: World, tmp_path: Path) -> Iterator[Served]:
     for sent in ("keyed", "missing"):
         stats.count("POST /payments", "acme", sent)  # type: ignore[arg-type]
     log = LogFile(tmp_path / "requests.jsonl")
-    for amount in ("100", "1000"):
-        log.append(SeenRequest(1.0, "POST", "/pay", "order-7", 200, False, "", {"amount": amount}))
+    for seen in make_requests(1.0):
+        log.append(seen)
     with serve(world.safe, census=[stats], request_log=log.path) as served:
         yield served
 
@@ -281,8 +282,8 @@ def act_on_letter(page: Page, topic: str, button: str) -> None:
     expect(page.get_by_role("heading", name="Dead letters")).to_be_visible()
 
 
-def resolve(page: Page, record: Record, what: str) -> None:
-    page.goto(f"/keys/{record.id.hex()}")
+def resolve(page: Page, record: Record, what: str, place: str = "") -> None:
+    page.goto(f"{place}/keys/{record.id.hex()}")
     page.get_by_label(what).check()
     page.fill("#resolve-because", "the bank says so")
     page.get_by_role("button", name="Resolve attempt 1").click()
@@ -296,8 +297,8 @@ def press(page: Page, record: Record, button: str, reason: str) -> None:
     expect(page.get_by_role("status")).to_contain_text(": done.")
 
 
-def reveal(page: Page, record: Record, secret: str) -> None:
-    page.goto(f"/keys/{record.id.hex()}")
+def reveal(page: Page, record: Record, secret: str, place: str = "") -> None:
+    page.goto(f"{place}/keys/{record.id.hex()}")
     assert secret not in page.content()
     page.fill("#reveal-because", "a customer asks")
     page.get_by_role("button", name="Reveal").click()

@@ -286,7 +286,7 @@ def test_rows_that_an_operator_may_not_change_are_skipped(world: World) -> None:
 
     visitor = Visitor(make_console(world.safe, actions=True, authorize=authorize))
     preview = visitor.post("/bulk", BULK | {"target": "POST /bulk"})
-    assert "1 keys would be changed, 1 are left alone" in text_of(preview)
+    assert "1 key would be changed, 1 left alone" in text_of(preview)
     other = next(each for each in crowd(world, 2) if each.key == "bulk-1")
     done = visitor.post("/bulk/confirm", [*hidden_fields(preview.body), ("row", f"{other.id.hex()}:1")])
     assert "you may not do this with it" in text_of(done)
@@ -300,6 +300,19 @@ def test_a_bulk_release_takes_lapsed_claims_only(world: World, visitor: Visitor)
     assert "1 changed" in text_of(visitor.post("/bulk/confirm", sent))
     assert visitor.post("/bulk", {**BULK, "verb": "keys forget"}).status == 400
     assert visitor.post("/bulk", {**BULK, "key": "order-7"}).status == 400
+
+
+def test_another_attempt_than_the_one_that_was_shown_is_skipped(world: World, visitor: Visitor) -> None:
+    """Also if it began before the as-of time, by another clock."""
+    names = {"scope": "acme", "target": "POST /held", "on_lapse": "rerun"}
+    world.safe.store.execute(claim("held", now=9, **names))  # type: ignore[arg-type]
+    preview = visitor.post("/bulk", {**BULK, "verb": "keys release", "state": "lapsed", "target": "POST /held"})
+    taken = world.safe.store.execute(claim("held", now=5_000, **names)).record  # type: ignore[arg-type]
+    assert taken.attempt == 2
+    done = text_of(visitor.post("/bulk/confirm", hidden_fields(preview.body)))
+    assert "0 changed, 1 skipped." in done
+    assert "attempt 2 began, and attempt 1 was shown" in done
+    assert reread(world, taken) == taken
 
 
 def test_dead_letters_in_bulk(world: World, visitor: Visitor) -> None:

@@ -19,6 +19,7 @@ from retrysafe.console import ConsoleRequest
 from retrysafe.console.access import Operator
 from retrysafe.console.console import Console
 from retrysafe.console.loopback import LoopbackApp, OneTimeLogin
+from retrysafe.console.request_log import FILE_NAME, LogFile, SeenRequest
 from retrysafe.testing.builders import claim
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "cli.schema.json"
@@ -44,7 +45,8 @@ def served(tmp_path: Path) -> Iterator[dict[str, Any]]:
 def test_the_link_works_once(served: dict[str, Any]) -> None:
     jsonschema.validate(served, json.loads(SCHEMA.read_text())["commands"]["console"])
     with httpx.Client(follow_redirects=True) as client:
-        assert client.get(f"{served['address']}/keys").status_code == 401
+        outside = client.get(f"{served['address']}/keys")
+        assert (outside.status_code, "link that the command printed" in outside.text) == (401, True)
         page = client.get(served["link"])
         assert (page.status_code, "ann · default · read-only" in page.text) == (200, True)
         assert "order-7" in client.get(f"{served['address']}/keys").text
@@ -53,6 +55,23 @@ def test_the_link_works_once(served: dict[str, Any]) -> None:
         other = client.get(f"{served['address']}/", headers={"host": "evil.test"})
         assert other.status_code == 403, "DNS rebinding"
         assert client.post(f"{served['address']}/bulk").status_code == 403, "read-only"
+
+
+def test_requests_are_shown_although_the_console_was_started_first(served: dict[str, Any], tmp_path: Path) -> None:
+    """The file was looked for once, at the start: a developer who started the console first saw no page for it."""
+    with httpx.Client(follow_redirects=True) as client:
+        page = client.get(served["link"])
+        assert 'href="/requests"' in page.text
+        assert "No request was seen yet" in client.get(f"{served['address']}/requests").text
+        log = LogFile(tmp_path / FILE_NAME)
+        log.append(SeenRequest(1.0, "POST", "/pay", "order-7", 200, False, "", {}))
+        assert "POST /pay" in client.get(f"{served['address']}/requests").text
+
+
+def test_a_port_that_is_taken_is_said(served: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    port = served["address"].rpartition(":")[2]
+    assert main(["console", "memory://", "--port", port]) == 2
+    assert f"--port {port}" in capsys.readouterr().err
 
 
 def test_a_wrong_token_starts_no_session() -> None:

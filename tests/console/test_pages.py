@@ -28,7 +28,7 @@ def visitor(world: World) -> Visitor:
 def test_now_says_what_is_stuck_and_how_old(world: World, visitor: Visitor) -> None:
     shown = text_of(visitor.get("/"))
     assert "Uncertain 1" in shown
-    assert "1 dead" in shown
+    assert "Dead letters 1" in shown
     assert "exactly-once-capable" in shown or "best-effort" in shown
     assert "POST /payments" in shown
 
@@ -149,7 +149,7 @@ def test_operations_are_drawn_with_where_their_runs_stand(world: World, visitor:
     labels = [str(attrs["aria-label"]) for tag, attrs in Markup(page.body).tags if tag == "svg"]
     assert len(labels) == 1
     assert "steps of pay@1" in labels[0]
-    assert "1 runs stand here" in labels[0]
+    assert "1 run here" in labels[0]
     assert "order-9" in text_of(page)
     run = text_of(visitor.get(f"/keys/{world.run.id.hex()}"))
     assert "charge done" in run.replace("–", "")
@@ -255,3 +255,36 @@ def test_a_store_that_is_out_of_reach_is_503(safe: RetrySafe, monkeypatch: pytes
 
 def test_states_have_their_own_filter() -> None:
     assert {state.value for state in State} < set(keys_page.SHOWN_STATES)
+
+
+def test_a_run_that_rests_is_found_among_any_number_of_others(
+    world: World, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stores have an index of them. The bound of the page cut the list all the same: on a large store the page showed
+    only runs whose ids happened to be the first."""
+    monkeypatch.setattr("retrysafe.console.pages.operations.EXAMINED_ROWS", 1)
+    assert world.run.state is State.RELEASED
+    for number in range(30):
+        world.safe.store.execute(claim(f"k{number}", now=1))
+    assert "order-9" in text_of(visitor.get("/operations"))
+
+
+def test_pages_stay_bounded_when_very_many_are_uncertain(safe: RetrySafe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An incident leaves a million open records. Their index was read and sorted for each of twenty pages."""
+    safe.store.execute_many([claim(f"k{number}", now=1) for number in range(60)])
+    for name in ("keys.SCANNED_ROWS", "keys.EXAMINED_ROWS", "operations.EXAMINED_ROWS", "outbox.EXAMINED_ROWS"):
+        monkeypatch.setattr(f"retrysafe.console.pages.{name}", 5)
+    asked: list[List] = []
+    execute = safe.execute
+
+    def watching(op: Op[Any]) -> Any:
+        asked.extend([op] if isinstance(op, List) else [])
+        return execute(op)
+
+    monkeypatch.setattr(safe, "execute", watching)
+    visitor = Visitor(make_console(safe))
+    for path in ("/keys?state=uncertain", "/operations", "/outbox"):
+        assert visitor.get(path).status == 200
+    assert {bool(op.examine) for op in asked} == {True}
+    assert len(asked) < 12
+    assert "more uncertain records than were read" in text_of(visitor.get("/outbox"))

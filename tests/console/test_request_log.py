@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI
 from flask import Flask
@@ -55,14 +56,79 @@ def test_the_difference_is_by_field() -> None:
     ]  # fmt: skip
 
 
-def test_each_send_is_compared_with_the_first_of_its_key() -> None:
+MISMATCH = {"status": 422, "problem": "used with another request", "problem_type": "mismatch"}
+
+
+def test_each_send_is_compared_with_the_run_of_its_key() -> None:
     requests = [
-        seen(fields={"a": "1"}), seen(fields={"a": "1"}), seen(fields={"a": "2"}), seen(key="other", fields={"a": "3"}),
-        seen(key="", fields={"a": "4"}), seen(path="/else", fields={"a": "5"}),
+        seen(fields={"a": "1"}), seen(fields={"a": "1"}, replayed=True), seen(fields={"a": "2"}, **MISMATCH),
+        seen(key="other", fields={"a": "3"}), seen(key="", fields={"a": "4"}), seen(fields={"a": "5"}, **MISMATCH),
     ]  # fmt: skip
     found = annotate(requests)
-    assert [each.sends for each in found] == [1, 2, 3, 1, 0, 1]
-    assert [len(each.changes) for each in found] == [0, 0, 1, 0, 0, 0]
+    assert [each.sends for each in found] == [1, 2, 3, 1, 0, 4]
+    assert [[change.field for change in each.changes] for each in found] == [[], [], ["a"], [], [], ["a"]]
+    assert found[5].changes == [("a", "1", "5")], "with the run, not with the send before"
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        ({"query": "amount=9"}, ("?amount", "5", "9")),
+        ({"query": "amount=5&x=1"}, ("?x", "(absent)", "1")),
+        ({"path": "/refund"}, ("(path)", "/pay", "/refund")),
+        ({"method": "PUT"}, ("(method)", "POST", "PUT")),
+        ({"media_type": "text/plain"}, ("(content type)", "application/json", "text/plain")),
+    ],
+)
+def test_what_is_beside_the_body_is_compared_as_well(change: dict[str, Any], shown: tuple[str, str, str]) -> None:
+    """The fingerprint has it, too: such a request was refused, and the page said that nothing had changed."""
+    sent = {"query": "amount=5", "media_type": "application/json", "fields": {"to": '"acme"'}}
+    _, refused = annotate([seen(**sent), seen(**{**sent, **change, **MISMATCH})])
+    assert refused.changes == [shown]
+
+
+def test_another_caller_has_keys_of_its_own() -> None:
+    """A replay was shown with what another account had sent under the same key."""
+    requests = [
+        seen(fields={"a": "1"}, caller="ann"), seen(fields={"a": "7"}, caller="bob"),
+        seen(fields={"a": "7"}, caller="bob", replayed=True), seen(fields={"a": "2"}, caller="ann", **MISMATCH),
+    ]  # fmt: skip
+    found = annotate(requests)
+    assert [each.sends for each in found] == [1, 1, 2, 2]
+    assert [each.changes for each in found] == [[], [], [], [("a", "1", "2")]]
+
+
+def test_a_key_that_ran_again_is_compared_with_its_last_run() -> None:
+    """It was released or had expired, or its scope is not what the Authorization header says."""
+    found = annotate([seen(fields={"a": "1"}), seen(fields={"a": "2"}), seen(fields={"a": "2"}, replayed=True)])
+    assert [each.changes for each in found] == [[], [], []]
+
+
+def test_a_difference_that_is_in_no_field_is_not_called_nothing() -> None:
+    """Duplicate names in an object, or a body that is longer than what is kept."""
+    alone, refused = annotate([seen(), seen(**MISMATCH)])
+    assert (alone.remark, refused.remark) == ("–", "no field that is kept here")
+    (orphan,) = annotate([seen(**MISMATCH)])
+    assert orphan.remark == "the request that ran is not in the file"
+    _, same = annotate([seen(), seen(replayed=True)])
+    assert same.remark == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        ({}, "ran: a new claim"),
+        ({"replayed": True}, "replayed"),
+        ({"replayed": True, "status": 500, "problem": "The request failed", "problem_type": "failed"}, "replayed"),
+        ({"status": 500, "problem": "The request failed", "problem_type": "failed"}, "ran: The request failed"),
+        ({"status": 402, "problem": "Card declined", "problem_type": ""}, "ran: a new claim"),
+        (MISMATCH, "refused: used with another request"),
+        ({"key": ""}, "ran without a key"),
+    ],
+)
+def test_what_became_of_a_request(answer: dict[str, Any], outcome: str) -> None:
+    """A handler's own problem was called a refusal, and so was a handler that raised."""
+    assert seen(**answer).outcome == outcome
 
 
 async def test_an_api_beside_the_console(tmp_path: Path, safe: RetrySafe) -> None:
@@ -78,11 +144,14 @@ async def test_an_api_beside_the_console(tmp_path: Path, safe: RetrySafe) -> Non
     for body in (b'{"amount": 100}', b'{"amount": 100}', b'{"amount": 1000}'):
         await post(app, "/pay", "order-7", body)
     await post(app, "/pay", None, b'{"amount": 5}')
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop.test") as client:
+        await client.post("/pay?now=1", json={"amount": 100}, headers={"Idempotency-Key": "order-7"})
     outcomes = [each.outcome for each in LogFile(path).read()]
     assert outcomes[:2] == ["ran: a new claim", "replayed"]
     assert outcomes[2].startswith("refused: ")
     shown = text_of(Visitor(make_console(safe, request_log=path)).get("/requests"))
     assert "amount : 100 → 1000" in shown.replace("amount:", "amount :")
+    assert "?now : (absent) → 1" in shown.replace("?now:", "?now :")
     assert "send 3" in shown
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -112,4 +181,6 @@ def test_the_file_stays_small_and_odd_lines_are_left_out(tmp_path: Path, monkeyp
         file.write(b'{"at": 1}\nnot json\n[]\n')
     assert log.read()[-1].key == "k999"
     assert parse_line(json.dumps(seen()._asdict()).encode()) == seen()
+    for at in ("NaN", "-1", "1e300", '"soon"'):
+        assert parse_line(json.dumps(seen()._asdict()).replace("1.0", at).encode()) is None
     assert LogFile(tmp_path / "none").read() == []

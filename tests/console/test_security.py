@@ -14,7 +14,7 @@ from retrysafe.core.ops import List, Lookup
 from retrysafe.core.records import Record
 from retrysafe.errors import SyncAsyncMismatch, UsageError
 from tests.console.conftest import World
-from tests.console.visitors import HOST, Visitor, make_console, text_of
+from tests.console.visitors import HOST, Markup, Visitor, make_console, text_of
 
 ALL = (*PAGES, *ACTIONS)
 FIELDS = {
@@ -142,7 +142,10 @@ def test_a_record_of_another_application_is_none(world: World) -> None:
     other.close()
 
 
-@pytest.mark.parametrize("returned", [True, "ann", object()], ids=["true", "text", "object"])
+@pytest.mark.parametrize(
+    "returned", [True, "ann", object(), Operator(""), Operator(" "), Operator(7)],  # type: ignore[arg-type]
+    ids=["true", "text", "object", "nameless", "blank", "number"],
+)  # fmt: skip
 def test_an_answer_that_is_no_operator_opens_nothing(world: World, returned: Any) -> None:
     """`return True`, or an `async def`, whose coroutine is true as well."""
     visitor = Visitor(make_console(world.safe, authenticate=lambda request: returned, actions=True))
@@ -214,3 +217,11 @@ def test_two_operators_doing_opposite_things_one_wins_and_the_other_is_told(worl
     after = world.safe.store.execute(Lookup(world.uncertain.id)).record
     assert after is not None
     assert after.state.value == "completed", "the first decision stands"
+
+
+def test_a_console_without_actions_draws_no_form_that_acts(world: World) -> None:
+    visitor = Visitor(make_console(world.safe))
+    records = (world.uncertain, world.lapsed, world.completed, world.run)
+    paths = ["/keys?state=uncertain", "/outbox?dead=1", *(f"/keys/{each.id.hex()}" for each in records)]
+    drawn = [attrs for path in paths for tag, attrs in Markup(visitor.get(path).body).tags if tag == "form"]
+    assert {attrs["method"] for attrs in drawn} <= {"get"}

@@ -129,3 +129,40 @@ def test_what_no_browser_sends_is_answered_with_all_headers(world: World, port: 
         assert [each for each in SECURE if each not in received.partition("\r\n\r\n")[0]] == [], (sent[:60], received)
         assert "root:" not in received
         assert "location: " not in received
+
+
+@pytest.mark.parametrize("name", ["Origin: http://{}", "Sec-Fetch-Site: {}"])
+def test_of_two_origins_none_is_ours(world: World, port: int, name: str) -> None:
+    """The last one counted on ASGI. A browser sends one; a proxy may add another."""
+    other, own = ("cross-site", "same-origin") if "Site" in name else ("evil.test", "127.0.0.1")
+    sent = {"csrf": TOKEN, **fields(world.uncertain, outcome="happened")}
+    body, path = urlencode(sent).encode(), f"/keys/{world.uncertain.id.hex()}/resolve"
+    for pair in ((other, own), (own, other), (own, own)):
+        headers = (*(name.format(each) for each in pair), f"Content-Length: {len(body)}")
+        received = exchange(port, head(f"POST {path} HTTP/1.1", *headers) + body)
+        assert received.split(" ", 2)[1] in ("400", "403")
+    assert world.safe.store.execute(Lookup(world.uncertain.id)).record == world.uncertain
+
+
+def test_an_answer_without_a_body_says_no_wrong_length(world: World, port: int) -> None:
+    """RFC 9110, 8.6: the length of HEAD is that of GET, and a 304 has none or the same."""
+    asked, looked = (exchange(port, head(f"{method} /static/console.css HTTP/1.1")) for method in ("GET", "HEAD"))
+    length = find_header(asked, "content-length")
+    assert (int(length) > 1000, find_header(looked, "content-length")) == (True, length)
+    assert looked.endswith("\r\n\r\n")
+    etag = find_header(asked, "etag")
+    for sent in (etag, f"W/{etag}", f'"other", {etag}', f'"other",W/{etag}'):
+        same = exchange(port, head("GET /static/console.css HTTP/1.1", f"If-None-Match: {sent}"))
+        assert same.split(" ", 2)[1] == "304", "a proxy that compresses has made it a weak one"
+        by_itself = "0" if "server: wsgiserver" in same else ""  # wsgiref adds one to every answer
+        assert find_header(same, "content-length") in (by_itself, length)
+    part = exchange(port, head("GET /keys HTTP/1.1", "HX-Request: true"))
+    again = exchange(
+        port, head("GET /keys HTTP/1.1", "HX-Request: true", f"If-None-Match: W/{find_header(part, 'etag')}")
+    )
+    assert again.split(" ", 2)[1] == "304"
+
+
+def find_header(received: str, name: str) -> str:
+    lines = received.partition("\r\n\r\n")[0].split("\r\n")
+    return next((line.partition(": ")[2] for line in lines if line.startswith(f"{name}: ")), "")

@@ -292,6 +292,18 @@ def test_a_list_of_large_records_comes_in_pages(do: Do) -> None:
     assert sorted(record.key for page in pages for record in page) == [f"k{number}" for number in range(5)]
 
 
+def test_a_page_ends_after_as_many_records_as_it_may_examine(do: Do) -> None:
+    """A list by a filter that no index has read on through the whole collection, for one page of the console."""
+    do.many([claim(f"k{number}", scope="s", now=0) for number in range(20)])
+    wanted = List(scope="nobody", examine=6, limit=5)
+    pages = [do(wanted)]
+    while pages[-1].cursor:
+        pages.append(do(replace(wanted, cursor=pages[-1].cursor)))
+    assert [len(page.records) for page in pages] == [0, 0, 0, 0], "20 records, 6 at a time"
+    uncertain = do(List(state=State.UNCERTAIN, examine=6))
+    assert (uncertain.records, uncertain.cursor) == ((), ""), "open records have an index: nothing is passed over"
+
+
 def test_what_was_withdrawn_is_swept_like_anything_else(do: Do, keys: Any) -> None:
     """A claim sees it as expired. The server keeps it, so that late copies find it."""
     held = do(claim("k", retention=7200, now=None))

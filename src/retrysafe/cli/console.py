@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 from retrysafe.cli.parsing import add_json
@@ -39,7 +38,10 @@ def add_parser(commands: Any) -> None:
         "--census", metavar="FILE", action="append", default=[], help="a census of key usage for the page Rollout"
     )
     parser.add_argument(
-        "--requests", metavar="FILE", help=f"the file of a RequestLog, for developers ({REQUEST_FILE} if it is there)"
+        "--requests",
+        metavar="FILE",
+        default=REQUEST_FILE,
+        help=f"the file of a RequestLog, for developers ({REQUEST_FILE})",
     )
     parser.add_argument(
         "--trace-url", default="", metavar="URL", help="an address with {trace_id}, for links to traces"
@@ -66,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
             authenticate=login.authenticate,
             actions=args.actions,
             census=args.census,
-            request_log=find_request_file(args),
+            request_log=args.requests,
             trace_url=args.trace_url,
         )
         with open_server(LoopbackApp(console, login), args.port) as server:
@@ -99,9 +101,3 @@ def open_safe(args: argparse.Namespace) -> RetrySafe:
     check_file(url)
     quiet_drivers()
     return RetrySafe(url, namespace=read_setting(args, "namespace").value)
-
-
-def find_request_file(args: argparse.Namespace) -> Path | None:
-    if args.requests:
-        return Path(args.requests)
-    return Path(REQUEST_FILE) if Path(REQUEST_FILE).is_file() else None

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from retrysafe.console.headers import CUT_SHORT, TOO_LARGE
+from retrysafe.console.headers import CUT_SHORT, TOO_LARGE, list_headers
 from retrysafe.console.messages import MAX_BODY_BYTES, ConsoleRequest, ConsoleResponse
 
 Scope = MutableMapping[str, Any]
@@ -29,8 +29,7 @@ class AsgiShell:
             response = await asyncio.to_thread(self._handle, build_request(scope, body))
         else:
             response = body
-        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
-        headers.append((b"content-length", str(len(response.body)).encode()))
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in list_headers(response)]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         await send({"type": "http.response.body", "body": response.body})
 
@@ -44,8 +43,10 @@ def build_request(scope: Scope, body: bytes) -> ConsoleRequest:
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
-        # HTTP/2 may send each cookie in a header of its own.
-        headers[name] = f"{headers[name]}; {value}" if name == "cookie" and name in headers else value
+        # HTTP/2 may send each cookie in a header of its own. Others are joined as WSGI servers do: of two origins none
+        # is ours.
+        between = "; " if name == "cookie" else ","
+        headers[name] = f"{headers[name]}{between}{value}" if name in headers else value
     query = bytes(scope.get("query_string", b"")).decode("latin-1")
     return ConsoleRequest(str(scope["method"]), path or "/", query, headers, body, mount, scope)
 

@@ -10,7 +10,7 @@ from typing import Any
 from retrysafe.console import csrf
 from retrysafe.console.access import LOOK, Authenticate, Authorize, Operator, allow_all
 from retrysafe.console.asgi import AsgiShell
-from retrysafe.console.headers import harden, say
+from retrysafe.console.headers import drop_body, harden, say
 from retrysafe.console.messages import ConsoleRequest, ConsoleResponse, redirect
 from retrysafe.console.route_list import ACTIONS, PAGES
 from retrysafe.console.routing import PageTable
@@ -84,15 +84,15 @@ class Console:
             _log.exception("the console failed on %s %s", request.method, request.path)
             response = say(500, "the console failed; its log says why")
         if request.method == "HEAD":
-            response = response._replace(body=b"")
+            response = drop_body(response)
         return harden(response)
 
     def _answer(self, request: ConsoleRequest) -> ConsoleResponse:
         operator = self.authenticate(request)
         if operator is None:
             return self._send_to_login(request)
-        if not isinstance(operator, Operator):
-            # True, a name, or the coroutine of an `async def`: none of them says who it is.
+        if not isinstance(operator, Operator) or not (isinstance(operator.name, str) and operator.name.strip()):
+            # True, a name, the coroutine of an `async def`, or an empty name: none of them says who it is.
             raise TypeError(f"authenticate returned {operator!r}: return an Operator, or None; it cannot be async")
         visit = Visit(self, request, operator)
         try:

@@ -31,6 +31,24 @@ def say(status: int, text: str) -> ConsoleResponse:
     return harden(ConsoleResponse(status, f"{text}\n".encode(), (("content-type", "text/plain; charset=utf-8"),)))
 
 
+def list_headers(response: ConsoleResponse) -> list[tuple[str, str]]:
+    """The headers that a server sends: with the length of the body. A 304 has none (RFC 9110, 8.6)."""
+    if response.status == 304 or response.header("content-length"):
+        return list(response.headers)
+    return [*response.headers, ("content-length", str(len(response.body)))]
+
+
+def drop_body(response: ConsoleResponse) -> ConsoleResponse:
+    """The answer to HEAD. Its length is that of the answer to GET."""
+    length = () if response.status == 304 else (("content-length", str(len(response.body))),)
+    return response._replace(body=b"").with_headers(length)
+
+
+def matches_etag(sent: str, etag: str) -> bool:
+    """Whether `If-None-Match` names this ETag. A proxy that compresses has made it a weak one."""
+    return etag in (each.strip().removeprefix("W/") for each in sent.split(","))
+
+
 TOO_LARGE = say(413, "the body is too large")
 BAD_LENGTH = say(400, "the length of the body is no number")
 CUT_SHORT = say(400, "the body ended before its length; nothing was done")

@@ -88,6 +88,8 @@ class LoopbackApp:
             return say(403, "open this console by its address on this machine")
         if request.path == LOGIN_PATH and request.method == "GET":
             return harden(self._log_in(request))
+        if self._login.authenticate(request) is None:
+            return say(401, "open the link that the command printed; start the command again for a new one")
         return self._console.handle(request)
 
     def _log_in(self, request: ConsoleRequest) -> ConsoleResponse:
@@ -113,4 +115,7 @@ class _QuietHandler(WSGIRequestHandler):
 
 def open_server(app: LoopbackApp, port: int) -> WSGIServer:
     """A server that listens on this machine only. Port 0: any free one."""
-    return make_server(HOST, port, app, server_class=_Server, handler_class=_QuietHandler)
+    try:
+        return make_server(HOST, port, app, server_class=_Server, handler_class=_QuietHandler)
+    except OSError as error:
+        raise UsageError(f"--port {port}: {error.strerror or error}; --port 0 takes a free one") from error

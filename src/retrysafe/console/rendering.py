@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from retrysafe.core.times import format_age, format_time
+from retrysafe.core.times import SECOND_MICROS, format_age, format_time
 
 HERE = Path(__file__).parent
 CONTENT_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
@@ -37,7 +37,9 @@ def make_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(time=show_time, age=show_age, part=lambda text: quote(text, safe=""), short=shorten)
+    made.filters.update(
+        time=show_time, clock=show_clock, age=show_age, part=lambda text: quote(text, safe=""), short=shorten
+    )
     return made
 
 
@@ -47,6 +49,11 @@ def render(name: str, values: dict[str, Any]) -> str:
 
 def show_time(moment: int) -> str:
     return format_time(moment) if moment else "–"
+
+
+def show_clock(seconds: float) -> str:
+    """The time of day, for what happened just now."""
+    return format_time(int(seconds * SECOND_MICROS)).partition("T")[2].removesuffix("Z")
 
 
 def show_age(moment: int, now: int) -> str:

@@ -9,6 +9,7 @@ keeps the last requests.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import threading
@@ -20,12 +21,19 @@ from urllib.parse import parse_qsl
 
 from retrysafe.console.asgi import Receive, Scope, Send
 from retrysafe.console.wsgi import Environ, StartResponse, WsgiApp
+from retrysafe.core.fingerprint import media_type
+from retrysafe.web.problems import TYPE_PREFIX
 
 FILE_NAME = "retrysafe-requests.jsonl"
 MAX_FILE_BYTES = 1024 * 1024
 MAX_BODY_BYTES = 64 * 1024
 MAX_FIELDS = 500
 KEPT_LINES = 500
+RAN_PROBLEMS = ("failed", "failed-for-now", "not-finished", "outcome-unrecorded", "unprotected")
+"""Our own problems that say that the request did run."""
+CALLER_DIGITS = 8
+LATEST_SECONDS = 2.0**37
+"""The year 6325. A line with another time was not written here."""
 
 
 class SeenRequest(NamedTuple):
@@ -41,14 +49,37 @@ class SeenRequest(NamedTuple):
     """The title of the problem, if the answer is one."""
     fields: Mapping[str, str]
     """The body: each field by its path, as text."""
+    query: str = ""
+    media_type: str = ""
+    caller: str = ""
+    """Some digits of a hash of the Authorization header: the same key of another account is another key."""
+    problem_type: str = ""
+    """Which of our own problems the answer is; empty if it is none."""
+
+    @property
+    def refused(self) -> bool:
+        """Whether the request did not run."""
+        return self.problem_type not in ("", *RAN_PROBLEMS) and not self.replayed
+
+    @property
+    def ran(self) -> bool:
+        return bool(self.key) and not self.refused and not self.replayed
 
     @property
     def outcome(self) -> str:
-        if self.problem:
+        if self.replayed:
+            return "replayed"
+        if self.refused:
             return f"refused: {self.problem}"
         if not self.key:
             return "ran without a key"
-        return "replayed" if self.replayed else "ran: a new claim"
+        return f"ran: {self.problem}" if self.problem_type else "ran: a new claim"
+
+    def list_parts(self) -> dict[str, str]:
+        """What is compared between two sends: all that the fingerprint is made of, each part by its name."""
+        beside = {"(method)": self.method, "(path)": self.path, "(content type)": self.media_type}
+        asked = {f"?{name}": value for name, value in parse_qsl(self.query, keep_blank_values=True)}
+        return {**beside, **asked, **self.fields}
 
 
 class FieldChange(NamedTuple):
@@ -100,9 +131,14 @@ def parse_line(line: bytes) -> SeenRequest | None:
         whole = json.loads(line)
         fields = {str(name): str(value) for name, value in whole.pop("fields").items()}
         texts = {name: str(whole[name]) for name in ("method", "path", "key", "problem")}
+        more = {name: str(whole.get(name, "")) for name in ("query", "media_type", "caller", "problem_type")}
+        at = float(whole["at"])
+        if not 0 <= at < LATEST_SECONDS:
+            return None
         return SeenRequest(
-            at=float(whole["at"]), status=int(whole["status"]), replayed=bool(whole["replayed"]), fields=fields, **texts
-        )
+            at=at, status=int(whole["status"]), replayed=bool(whole["replayed"]), fields=fields,
+            **texts, **more,
+        )  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -147,21 +183,23 @@ def compare_fields(before: Mapping[str, str], after: Mapping[str, str]) -> list[
     return [change for change in changes if change.before != change.after]
 
 
-def read_problem(content_type: str, body: bytes) -> str:
+def read_problem(content_type: str, body: bytes) -> tuple[str, str]:
+    """The title of a problem, and which of ours it is; both empty if the answer is none."""
     if "problem+json" not in content_type:
-        return ""
+        return "", ""
     try:
         whole = json.loads(body)
-        return str(whole.get("title") or whole.get("type") or "problem")
+        named = str(whole.get("type") or "")
+        return str(whole.get("title") or named or "problem"), named.removeprefix(TYPE_PREFIX) * (TYPE_PREFIX in named)
     except (ValueError, AttributeError):
-        return "problem"
+        return "problem", ""
 
 
 class Recording:
     """One request while it is answered."""
 
-    def __init__(self, method: str, path: str, headers: Mapping[str, str]) -> None:
-        self._method, self._path, self._headers = method, path, headers
+    def __init__(self, method: str, path: str, query: str, headers: Mapping[str, str]) -> None:
+        self._method, self._path, self._query, self._headers = method, path, query, headers
         self._body, self._answer = b"", b""
         self._status, self._answer_headers = 0, dict[str, str]()
 
@@ -176,6 +214,8 @@ class Recording:
         self._answer = (self._answer + data)[:MAX_BODY_BYTES]
 
     def build(self) -> SeenRequest:
+        problem, problem_type = read_problem(self._answer_headers.get("content-type", ""), self._answer)
+        content_type, caller = self._headers.get("content-type", ""), self._headers.get("authorization", "")
         return SeenRequest(
             at=time.time(),
             method=self._method,
@@ -183,8 +223,12 @@ class Recording:
             key=self._headers.get("idempotency-key", ""),
             status=self._status,
             replayed=self._answer_headers.get("idempotent-replayed", "") == "true",
-            problem=read_problem(self._answer_headers.get("content-type", ""), self._answer),
-            fields=read_fields(self._headers.get("content-type", ""), self._body),
+            problem=problem,
+            fields=read_fields(content_type, self._body),
+            query=self._query,
+            media_type=media_type(content_type),
+            caller=hashlib.sha256(caller.encode()).hexdigest()[:CALLER_DIGITS] if caller else "",
+            problem_type=problem_type,
         )
 
 
@@ -203,7 +247,8 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        recording = Recording(scope["method"], scope["path"], headers)
+        query = bytes(scope.get("query_string", b"")).decode("latin-1")
+        recording = Recording(scope["method"], scope["path"], query, headers)
 
         async def receive_and_keep() -> Any:
             message = await receive()
@@ -237,7 +282,8 @@ class RequestLogWsgi:
 
         headers = {n[5:].replace("_", "-").lower(): str(v) for n, v in environ.items() if n.startswith("HTTP_")}
         headers["content-type"] = str(environ.get("CONTENT_TYPE", ""))
-        recording = Recording(environ["REQUEST_METHOD"], str(environ.get("PATH_INFO", "")), headers)
+        path, query = str(environ.get("PATH_INFO", "")), str(environ.get("QUERY_STRING", ""))
+        recording = Recording(environ["REQUEST_METHOD"], path, query, headers)
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         recording.add_body(body)
 

@@ -51,8 +51,12 @@ def _build_row(step: Step, states: Mapping[str, str], standing: Mapping[str, int
     )
 
 
+def count_runs(row: DiagramRow) -> str:
+    return f"{row.runs} run{'s' if row.runs != 1 else ''}"
+
+
 def _describe(row: DiagramRow) -> str:
-    more = [f"{row.runs} runs stand here"] if row.runs else []
+    more = [f"{count_runs(row)} here"] if row.runs else []
     more += [row.state] if row.state else []
     return f"{row.name}{' (' + ', '.join(more) + ')' if more else ''}"
 
@@ -63,7 +67,7 @@ def _draw_row(row: DiagramRow, top: int) -> Markup:
     )
     name = Markup('<text class="name" x="{}" y="{}">{}</text>').format(LEFT + 14, top + 18, row.name)
     words = Markup('<text class="words" x="{}" y="{}">{}</text>').format(LEFT + 14, top + 35, row.words)
-    beside = [f"{row.runs} here"] if row.runs else []
+    beside = [f"{count_runs(row)} here"] if row.runs else []
     beside += [row.state] if row.state else []
     beside += [f"undo: {row.undo}"] if row.undo else []
     more = Markup('<text class="beside" x="{}" y="{}">{}</text>').format(

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from retrysafe.console import csrf
 from retrysafe.console.access import LOOK, Operator
+from retrysafe.console.headers import matches_etag
 from retrysafe.console.messages import ConsoleRequest, ConsoleResponse
-from retrysafe.console.rendering import build_etag, build_policy, render
+from retrysafe.console.rendering import build_etag, build_policy, read_asset, render
 from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Record
 from retrysafe.operators.errors import NotFound, Refused
@@ -77,7 +78,7 @@ class Visit:
         """A page, or its inner part for htmx. Pages that are asked for again have an ETag."""
         nonce = secrets.token_urlsafe(18)
         whole = {"visit": self, "console": self.console, "request": self.request, "url": self.request.url, **values}
-        whole |= {"nonce": nonce, "csrf": self.token, "fragment": self.request.is_fragment}
+        whole |= {"asset": self.find_asset, "nonce": nonce, "csrf": self.token, "fragment": self.request.is_fragment}
         text = render(template, whole)
         headers = [("content-type", "text/html; charset=utf-8"), ("content-security-policy", build_policy(nonce))]
         cacheable = self.request.method in ("GET", "HEAD") and status == 200
@@ -88,11 +89,17 @@ class Visit:
             # The inner part has no nonce, so it is the same as long as what it shows is the same.
             etag = build_etag(body)
             headers.append(("etag", etag))
-            if self.request.headers.get("if-none-match") == etag:
+            if matches_etag(self.request.headers.get("if-none-match", ""), etag):
                 return ConsoleResponse(304, b"", tuple(headers))
         if not self._known_token:
             headers.append(("set-cookie", csrf.build_cookie(self.token, self.request.url(""), secure=self.is_secure)))
         return ConsoleResponse(status, body, tuple(headers))
+
+    def find_asset(self, name: str) -> str:
+        """The address of a script or style sheet. It changes with its content: an update is not mixed with what a
+        browser has kept of the release before."""
+        found = read_asset(name)
+        return self.request.url(f"/static/{name}", v=found[2][1:9] if found is not None else "")
 
     @property
     def is_secure(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any
 
-from retrysafe.console.headers import CUT_SHORT, find_bad_length
+from retrysafe.console.headers import CUT_SHORT, find_bad_length, list_headers
 from retrysafe.console.messages import ConsoleRequest, ConsoleResponse
 
 Environ = dict[str, Any]
@@ -22,8 +22,7 @@ class WsgiShell:
         body = read_body(environ)
         response = self._handle(build_request(environ, body)) if isinstance(body, bytes) else body
         phrase = HTTPStatus(response.status).phrase
-        headers = [*response.headers, ("content-length", str(len(response.body)))]
-        start_response(f"{response.status} {phrase}", headers)
+        start_response(f"{response.status} {phrase}", list_headers(response))
         return [response.body]
 
 

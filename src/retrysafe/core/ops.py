@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar, dataclass_transform
 
 from retrysafe.core.records import Answer, Fence, Fingerprint, Record
-from retrysafe.core.states import OnLapse, State
+from retrysafe.core.states import OPEN, OnLapse, State
 
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
@@ -250,6 +250,18 @@ class List(Op[Page]):
     examine: int = 0
     """Where no index serves the filters: end the page after about so many records were read. It may then be empty
     although its cursor leads on. 0: read on until records match. A store may read on in any case."""
+
+    @property
+    def only_open(self) -> bool:
+        """Whether the list is of claimed or uncertain records. They are few among many, and stores have an index of
+        them, unless something went wrong for many at once."""
+        return self.lapsed or self.state in OPEN
+
+    @property
+    def max_sorted(self) -> int:
+        """With `examine`: up to so many open records, a page reads the index of them and sorts. That costs a tenth of
+        passing over a record, and finds a rare one at once."""
+        return 10 * self.examine
 
 
 @value_class

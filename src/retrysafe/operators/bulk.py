@@ -3,7 +3,7 @@ What changed meanwhile is skipped and named."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from retrysafe.core.ops import List, Lookup
@@ -14,7 +14,7 @@ from retrysafe.engine.audit import AUDIT_KIND, MAX_NAMED_RECORDS
 from retrysafe.engine.why import is_run
 from retrysafe.errors import UsageError
 from retrysafe.operators.key_actions import Decision, KeyAction
-from retrysafe.operators.record_search import iter_records
+from retrysafe.operators.record_search import StateSearch
 from retrysafe.operators.session import Reason, Session
 
 PAGE_ROWS = 200
@@ -96,24 +96,20 @@ class BulkAction:
         as_of = self._session.read_time()
         chosen: list[Chosen] = []
         refused = 0
-        examined = 0
-        for record in self._iter_state():
-            examined += 1
+        search = self._search_state(examine)
+        for record in search:
             if self._wanted.matches(record, self._action.state, as_of):
                 decision = self._action.decide(record, as_of)
                 refused += decision.op is None
                 chosen += [Chosen(record, decision.op)] if decision.op is not None else []
-            if len(chosen) == cap or examined == examine:
+            if len(chosen) == cap:
                 break
-        complete = len(chosen) < cap and examined != examine
-        return BulkSelection(as_of, chosen, refused, complete=complete)
+        return BulkSelection(as_of, chosen, refused, complete=len(chosen) < cap and search.complete)
 
-    def _iter_state(self) -> Iterator[Record]:
+    def _search_state(self, examine: int | None) -> StateSearch:
         wanted = self._wanted
-        query = List(
-            self._session.namespace, self._action.state, wanted.kind, wanted.scope, wanted.lapsed, limit=PAGE_ROWS
-        )
-        return iter_records(self._session.execute, query)
+        query = List(self._session.namespace, self._action.state, wanted.kind, wanted.scope, wanted.lapsed)
+        return StateSearch(self._session.execute, query, PAGE_ROWS, examine)
 
     def choose_again(self, as_of: int, rows: Iterable[tuple[bytes, int]]) -> BulkSelection:
         """The rows (id and attempt) that an operator was shown and has confirmed. A row that is in another attempt, or

@@ -3,7 +3,7 @@ runs of operations that gave up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -47,8 +47,11 @@ def iter_letters(session: Session, namespace: str | None, limit: int) -> Iterato
         }
 
 
-def iter_dead_runs(session: Session, namespace: str | None, limit: int, examine: int | None = None) -> Iterator[Record]:
-    """Runs of operations that gave up, at most `limit`, among the first `examine` uncertain records."""
-    records = islice(iter_records(session.execute, List(namespace, State.UNCERTAIN)), examine)
-    dead = (record for record in records if record.note.startswith(DEAD_LETTER))
-    return (record for record, _ in zip(dead, range(limit), strict=False))
+def iter_dead_runs(session: Session, namespace: str | None, limit: int) -> Iterator[Record]:
+    """Runs of operations that gave up, at most `limit`."""
+    return islice(filter_dead(iter_records(session.execute, List(namespace, State.UNCERTAIN))), limit)
+
+
+def filter_dead(records: Iterable[Record]) -> Iterator[Record]:
+    """Those that gave up."""
+    return (record for record in records if record.note.startswith(DEAD_LETTER))

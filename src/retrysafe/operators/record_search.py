@@ -43,24 +43,8 @@ class RecordSource(Protocol):
 
 
 def iter_records(execute: Callable[[Any], Any], query: List) -> Iterator[Record]:
-    """Yield every record of a list, page by page.
-
-    A list of uncertain records includes guards whose lease has lapsed: they can be resolved although the sweeper has
-    not marked them as uncertain yet."""
-    yield from _iter_pages(execute, query)
-    if query.state is State.UNCERTAIN and not query.lapsed:
-        lapsed = replace(query, state=State.CLAIMED, lapsed=True)
-        yield from (record for record in _iter_pages(execute, lapsed) if record.on_lapse == "uncertain")
-
-
-def _iter_pages(execute: Callable[[Any], Any], query: List) -> Iterator[Record]:
-    cursor = ""
-    while True:
-        page = execute(replace(query, cursor=cursor))
-        yield from page.records
-        cursor = page.cursor
-        if not cursor:
-            return
+    """Yield every record of a list, page by page (`StateSearch`)."""
+    yield from StateSearch(execute, query, query.limit)
 
 
 Report = Callable[[int], None]
@@ -68,23 +52,26 @@ Report = Callable[[int], None]
 
 
 class RecordSearch:
-    """The records of a list, page by page, until `limit` records have been examined. `cursor` is then the place to
-    continue from; it is empty if there are no more records."""
+    """The records of a list, page by page, until `limit` records have been examined (None: all). `cursor` is then the
+    place to continue from; it is empty if there are no more records."""
 
     def __init__(
         self,
         execute: Callable[[List], Any],
         query: List,
-        limit: int,
+        limit: int | None,
         report: Report = lambda examined: None,
+        page_records: int = 0,
     ) -> None:
-        self._execute, self._query, self._limit, self._report = execute, query, limit, report
+        self._execute, self._query, self._report = execute, query, report
+        self._page_records = page_records or PAGE_RECORDS
+        self._limit = float("inf") if limit is None else limit
         self.examined = 0
         self.cursor = query.cursor
 
     def __iter__(self) -> Iterator[Record]:
         while self.examined < self._limit:
-            limit = min(PAGE_RECORDS, self._limit - self.examined)
+            limit = int(min(self._page_records, self._limit - self.examined))
             page = self._execute(replace(self._query, cursor=self.cursor, limit=limit))
             yield from page.records
             self.examined += count_examined(page, limit, self._query.examine)
@@ -92,6 +79,35 @@ class RecordSearch:
             if not self.cursor:
                 return
             self._report(self.examined)
+
+
+class StateSearch:
+    """The records of a list until `examine` records have been examined (None: all). `complete` is then False.
+
+    A list of uncertain records includes guards whose lease has lapsed: they can be resolved although the sweeper has
+    not marked them as uncertain yet."""
+
+    def __init__(
+        self, execute: Callable[[Any], Any], query: List, page_records: int, examine: int | None = None
+    ) -> None:
+        self._execute, self._page_records, self._examine = execute, page_records, examine
+        self._query = replace(query, examine=examine or 0)
+        self.complete = True
+
+    def __iter__(self) -> Iterator[Record]:
+        left = self._examine
+        for query, on_lapse in self._split():
+            search = RecordSearch(self._execute, query, left, page_records=self._page_records)
+            yield from (record for record in search if on_lapse in ("", record.on_lapse))
+            left = None if left is None else left - search.examined
+            self.complete = self.complete and not search.cursor
+
+    def _split(self) -> list[tuple[List, str]]:
+        """The lists, each with the `on_lapse` that it is for."""
+        whole = [(self._query, "")]
+        if self._query.state is State.UNCERTAIN and not self._query.lapsed:
+            whole.append((replace(self._query, state=State.CLAIMED, lapsed=True), "uncertain"))
+        return whole
 
 
 def count_examined(page: Page, limit: int, examine: int) -> int:

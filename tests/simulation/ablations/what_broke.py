@@ -139,6 +139,8 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "`keys show`, `keys resolve` and `operations --show` walked",
         "where the store is not the user's database, a row for each local step",
         "A page of the console read the whole store",
+        "With a million keys open at once",
+        "On a large SQL store *Operations*",
     ),
     TEXTS: (
         "The client's path went into `target` as it was",
@@ -176,6 +178,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
     ),
     CONSOLE: (
         "A form of the console whose sender went away",
+        "The page *Requests* of the console",
         "An answer typed into the console was stored",
         "A page of the console that stayed open",
         "A bulk action of the console showed and changed",

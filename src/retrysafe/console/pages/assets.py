@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from retrysafe.console.headers import matches_etag
 from retrysafe.console.messages import ConsoleResponse
 from retrysafe.console.rendering import read_asset
 from retrysafe.console.visit import Visit
@@ -14,6 +15,6 @@ def send_asset(visit: Visit, name: str) -> ConsoleResponse:
         raise NotFound(f"there is no file {name!r}")
     data, content_type, etag = found
     headers = (("content-type", content_type), ("etag", etag), ("cache-control", "private, max-age=3600"))
-    if visit.request.headers.get("if-none-match") == etag:
+    if matches_etag(visit.request.headers.get("if-none-match", ""), etag):
         return ConsoleResponse(304, b"", headers)
     return ConsoleResponse(200, data, headers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from retrysafe.console.access import LOOK
@@ -9,9 +10,12 @@ from retrysafe.console.messages import ConsoleResponse
 from retrysafe.console.visit import Visit
 from retrysafe.core.backlog import JobBacklog, JobBacklogReply
 from retrysafe.core.jobs import ListJobs, StagedJob
+from retrysafe.core.ops import List
 from retrysafe.core.records import Record
+from retrysafe.core.states import State
 from retrysafe.errors import UsageError
-from retrysafe.operators.dead_letters import iter_dead_runs
+from retrysafe.operators.dead_letters import filter_dead
+from retrysafe.operators.record_search import StateSearch
 
 PAGE_ROWS = 50
 EXAMINED_ROWS = 2_000
@@ -23,6 +27,7 @@ def show_outbox(visit: Visit) -> ConsoleResponse:
     dead, topic = request.param("dead") == "1", request.param("topic")
     has_outbox = visit.session.capabilities.outbox
     jobs, after = read_jobs(visit, dead, topic, read_sequence(request.param("after"))) if has_outbox else ([], 0)
+    runs, complete = find_dead_runs(visit)
     next_url = request.url("/outbox", dead="1" if dead else "", topic=topic, after=after) if after else ""
     return visit.render(
         "outbox.html",
@@ -33,14 +38,18 @@ def show_outbox(visit: Visit) -> ConsoleResponse:
         dead=dead,
         topic=topic,
         next_url=next_url,
-        runs=find_dead_runs(visit),
+        runs=runs,
+        runs_complete=complete,
         now=visit.now,
     )
 
 
-def find_dead_runs(visit: Visit) -> list[Record]:
-    found = iter_dead_runs(visit.session, visit.safe.namespace, DEAD_RUNS, EXAMINED_ROWS)
-    return [each for each in found if visit.may(LOOK, each)]
+def find_dead_runs(visit: Visit) -> tuple[list[Record], bool]:
+    """Runs that gave up, and whether these are all."""
+    query = List(visit.safe.namespace, State.UNCERTAIN)
+    search = StateSearch(visit.session.execute, query, PAGE_ROWS, EXAMINED_ROWS)
+    found = list(islice((each for each in filter_dead(search) if visit.may(LOOK, each)), DEAD_RUNS))
+    return found, search.complete and len(found) < DEAD_RUNS
 
 
 def read_sequence(text: str) -> int:

@@ -223,6 +223,13 @@ class MongoPlans:
         condition = yield from self._list_condition(op)
         wanted = op.limit + 1
         body = {"find": self.names.keys, "filter": condition, "sort": {"_id": 1}, "limit": wanted, "batchSize": wanted}
+        bounded = (
+            op.examine and not op.resting and not (op.only_open and (yield from self._are_few_open(op.max_sorted)))
+        )
+        stop = (yield from self._find_stop(op)) if bounded else None
+        if stop is not None:
+            condition["_id"] = {**condition.get("_id", {}), "$lte": stop}
+            body["hint"] = {"_id": 1}
         found = yield MongoCommand(body, writes=False)
         # A reply ends at 16 MB, whatever the limit is. Then this page is shorter, and another page follows.
         cut = found["cursor"]["id"] != 0
@@ -232,7 +239,21 @@ class MongoPlans:
         shown = seen[: op.limit]
         page, unreadable = read_page(shown, documents.read_record, lambda each: bytes(each["_id"]))
         more = cut or len(seen) > op.limit
-        return Page(page, bytes(shown[-1]["_id"]).hex() if more and shown else "", unreadable)
+        last = bytes(shown[-1]["_id"]) if more and shown else bytes(stop or b"")
+        return Page(page, last.hex(), unreadable)
+
+    def _are_few_open(self, limit: int) -> Plan[MongoCommand, bool]:
+        """Whether at most so many records are open."""
+        body = {"count": self.names.keys, "query": updates.build_open_filter(), "limit": limit + 1}
+        found = yield MongoCommand(body, writes=False)
+        return int(found["n"]) <= limit
+
+    def _find_stop(self, op: List) -> Plan[MongoCommand, bytes | None]:
+        """The id that a page ends at which examines so many records. None: fewer are left."""
+        after = {"_id": {"$gt": read_id_cursor(op.cursor)}} if op.cursor else {}
+        body = {"find": self.names.keys, "filter": after, "sort": {"_id": 1}, "skip": op.examine - 1, "limit": 1}
+        found = yield MongoCommand({**body, "projection": {"_id": 1}, "hint": {"_id": 1}}, writes=False)
+        return next((bytes(each["_id"]) for each in found["cursor"]["firstBatch"]), None)
 
     def _list_condition(self, op: List) -> Plan[MongoCommand, dict[str, Any]]:
         condition: dict[str, Any] = {}

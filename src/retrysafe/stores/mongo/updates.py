@@ -133,22 +133,22 @@ def advance(op: Advance) -> tuple[Filter, Stages]:
         "lease_until": later_expr(op.now, op.lease),
         "note": "",
     }
-    return _open_filter() | before, [{"$set": changed}]
+    return build_open_filter() | before, [{"$set": changed}]
 
 
 def complete(op: Complete) -> tuple[Filter, Stages]:
-    return _open_filter(), settle_stages(op.now, "completed", "", op.answer)
+    return build_open_filter(), settle_stages(op.now, "completed", "", op.answer)
 
 
 def release(op: Release) -> tuple[Filter, Stages]:
-    return _open_filter(), settle_stages(op.now, "released", op.note, None)
+    return build_open_filter(), settle_stages(op.now, "released", op.note, None)
 
 
 def withdraw(op: Withdraw) -> tuple[Filter, Stages]:
     """Release the record. If nothing was done for it yet, it expires at once; the date of the TTL index stays."""
     untouched = {"$and": [{"$eq": ["$attempt", 1]}, {"$eq": ["$point", ""]}]}
     at_once = {"$set": {"expires": {"$cond": [untouched, moment_expr(op.now), "$expires"]}}}
-    return _open_filter(), [*settle_stages(op.now, "released", op.note, None), at_once]
+    return build_open_filter(), [*settle_stages(op.now, "released", op.note, None), at_once]
 
 
 def suspect(op: Suspect) -> tuple[Filter, Stages]:
@@ -175,7 +175,7 @@ def forget(op: Forget) -> tuple[Filter, Stages]:
     return condition, [{"$set": {"answer": answer, "input": as_literal(b""), "progress": as_literal(b""), "note": ""}}]
 
 
-def _open_filter() -> Filter:
+def build_open_filter() -> Filter:
     return {"state": {"$in": _OPEN}}
 
 

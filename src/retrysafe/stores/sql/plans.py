@@ -35,7 +35,7 @@ from retrysafe.core.ops import (
     Suspect,
     Withdraw,
 )
-from retrysafe.core.states import OPEN, State
+from retrysafe.core.states import State
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.base import LockNotAvailable, Plan, read_id_cursor, read_page
 from retrysafe.stores.sql import job_plans, rows
@@ -171,15 +171,19 @@ class SqlPlans:
         return len(deleted)
 
     def _list(self, op: List) -> Plan[Statement, Page]:
-        conditions, values = _list_conditions(op)
+        few = op.only_open
+        if few and op.examine:
+            more = yield Statement(self.texts["list_open_count"], {"limit": op.max_sorted + 1}, writes=False)
+            few = int(more[0][0]) <= op.max_sorted
+        conditions, values = _list_conditions(op, few)
         stop = b""
-        if op.examine and not is_few(op):
+        if op.examine and not (few or op.resting):
             seen = {"after": values["after"], "skip": op.examine - 1}
             stop = b"".join(bytes(row[0]) for row in (yield Statement(self.texts["list_stop"], seen, writes=False)))
         if stop:
             conditions.append("id <= :stop")
             values["stop"] = stop
-        text = self._fill_list("list_lapsed" if is_few(op) else "list", " AND ".join(conditions))
+        text = self._fill_list("list_lapsed" if few else "list", " AND ".join(conditions))
         found = yield Statement(text, values, writes=False)
         page, unreadable = read_page(found[: op.limit], rows.read_record, lambda row: bytes(row[0]))
         last = bytes(found[op.limit - 1][0]) if len(found) > op.limit else stop
@@ -249,13 +253,9 @@ def namespace_values(namespace: str | None) -> dict[str, Any]:
     return {"namespace": namespace or "", "every": int(namespace is None)}
 
 
-def is_few(op: List) -> bool:
-    """Whether the list is of open records. They are few among many and have an index of their own. Read in the order of
-    their ids, a million finished records would be read for them."""
-    return op.lapsed or op.state in OPEN
-
-
-def _list_conditions(op: List) -> tuple[list[str], dict[str, Any]]:
+def _list_conditions(op: List, few: bool) -> tuple[list[str], dict[str, Any]]:
+    """`few`: the list is of open records, and is read by their index. Read in the order of ids, a million finished
+    records would be read for them; if the open ones are many, sorting all of them takes as long."""
     values: dict[str, Any] = {"after": read_id_cursor(op.cursor), "limit": op.limit + 1, "now": op.now}
     conditions = ["id > :after"]
     for name in ("namespace", "kind", "scope"):
@@ -268,7 +268,7 @@ def _list_conditions(op: List) -> tuple[list[str], dict[str, Any]]:
         conditions.append(f"state = '{op.state.value}'")
     if op.state is State.RELEASED:
         conditions.append("expires > {now}")
-    if is_few(op):
+    if few:
         # The condition of the index of open records, beside the wanted one.
         conditions.append("state IN ('claimed', 'uncertain')")
     if op.lapsed:

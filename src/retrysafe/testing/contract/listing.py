@@ -86,6 +86,22 @@ def test_a_page_that_examines_few_records_shows_the_same_in_the_end(do: Do, exam
         assert {record.key for page in pages for record in page} == expected[name], name
 
 
+@pytest.mark.parametrize("examine", [1, 3])
+def test_open_records_are_listed_however_many_there_are(do: Do, examine: int) -> None:
+    """Few are read by their index and sorted; many are passed over in the order of the list. Both end the same."""
+    for number in range(35):
+        owner = do(claim(f"k{number}", namespace=("n1", "n2")[number % 7 == 0], now=0))
+        if number % 3 == 0:
+            assert do(suspect(owner, now=1))
+    for filters, wanted in (
+        ({"state": State.UNCERTAIN}, {n for n in range(35) if n % 3 == 0}),
+        ({"state": State.CLAIMED, "namespace": "n2"}, {n for n in range(35) if n % 3 and n % 7 == 0}),
+        ({"lapsed": True}, {n for n in range(35) if n % 3}),
+    ):
+        pages = do.pages(listing(**filters, limit=4, now=900, examine=examine))
+        assert sorted(record.key for page in pages for record in page) == sorted(f"k{n}" for n in wanted)
+
+
 def test_a_filter_nothing_matches(do: Do) -> None:
     populate(do)
     for filters in ({"scope": "nobody"}, {"namespace": ""}, {"state": State.UNCERTAIN, "lapsed": True}):
