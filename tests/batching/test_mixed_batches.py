@@ -1,4 +1,4 @@
-"""Batches in which everything occurs at once: new keys, replays, takeovers, resends, late owners. `execute_many` replies
+"""Batches in which everything occurs at once: new keys, replays, takeovers, resends, late owners. The store replies
 as the memory store does, operation by operation, whether a fast statement decided or the plan of the operation."""
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import pytest
 
 from retrysafe.core.ops import Claim, ClaimReply, Op
 from retrysafe.core.records import Record
+from retrysafe.core.states import OnLapse
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.builders import claim, complete, lookup, release, renew, withdraw
 from tests.opening import COLOURS, open_migrated, store_url
@@ -49,7 +50,8 @@ class Traffic:
         if key in self._asked and draw.random() < 0.2:
             return draw.choice(self._asked[key])  # a late copy, with the time of its first sending
         if not owners or draw.random() < 0.4:
-            lease, on_lapse = draw.choice((5, 15, 600)), draw.choice(("uncertain", "rerun", "resume"))
+            lease = draw.choice((5, 15, 600))
+            on_lapse: OnLapse = draw.choice(("uncertain", "rerun", "resume"))
             retention = draw.choice((10.0, 7200.0))
             return claim(
                 key, lease=lease, retention=retention, on_lapse=on_lapse, body=draw.choice((b"1", b"2")), now=now

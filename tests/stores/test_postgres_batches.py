@@ -14,7 +14,7 @@ from psycopg.types.numeric import Int4, Int8
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from retrysafe.core.ops import Op
-from retrysafe.errors import StoreError, StoreUnavailable
+from retrysafe.errors import StoreError, StoreUnavailable, StoreUnclear
 from retrysafe.stores.postgres import arrays, batches
 from retrysafe.stores.postgres.aio import AsyncPostgresStore
 from retrysafe.stores.postgres.dialect import parse_url
@@ -161,6 +161,23 @@ def test_a_server_that_forgot_what_was_prepared(pool: ConnectionPool[Any], url: 
     replies = store.execute_many(mixed(store, "b"))
     assert [reply if isinstance(reply, bool) else reply.granted for reply in replies] == [True] * 6
     assert prepared(pool) == 0, "it is not tried again"
+
+
+class FailsAlone(PostgresStore):
+    """A store to which a single operation cannot be sent at present: no connection is free."""
+
+    def execute(self, op: Op[Any]) -> Any:
+        raise StoreUnavailable("no connection within the pool's timeout")
+
+
+def test_a_batch_of_which_a_part_is_committed_is_unclear(pool: ConnectionPool[Any], url: str) -> None:
+    """A takeover goes alone, after the batch. If it fails, nobody may say that the new keys were not claimed."""
+    store = store_on(pool, url)
+    store.execute(claim("lapsed", lease=0, on_lapse="rerun", now=0))
+    ops = [claim("new", now=1), claim("lapsed", now=1)]
+    with pytest.raises(StoreUnclear):
+        FailsAlone(pool, table=parse_url(url).names.bare).execute_many(ops)
+    assert [reply.granted for reply in store.execute_many(ops)] == [True, True]
 
 
 class Rows:
