@@ -165,8 +165,8 @@ _FENCE_VALUES = ("id", "fence.attempt", "fence.token")
 
 
 def _pack_headers(answers: Sequence[Answer]) -> bytes:
-    first = answers[0].headers
-    if all([answer.headers == first for answer in answers]):  # the answers of one route, often
+    headers = [answer.headers for answer in answers]
+    if headers.count(headers[0]) == len(headers):  # the answers of one route, often
         return arrays.pack_text([rows.write_headers(answers[0])] * len(answers))
     return arrays.pack_text([rows.write_headers(answer) for answer in answers])
 
