@@ -74,7 +74,7 @@ TWINS = (
     Twin(
         "stores/postgres/aio.py",
         "stores/postgres/sync.py",
-        {"abuild_pool": "build_pool", "adrive_pipeline": "drive_pipeline", "aread_conninfo": "read_conninfo"},
+        {"abuild_pool": "build_pool", "adrive": "drive", "aread_conninfo": "read_conninfo"},
     ),
     Twin("stores/sql/apool.py", "stores/sql/pool.py"),
     Twin(

@@ -12,7 +12,8 @@ import pytest
 from retrysafe.core.ops import Op
 from retrysafe.stores.postgres import batches, pipeline
 from retrysafe.stores.postgres.dialect import DIALECT, parse_url
-from retrysafe.stores.postgres.pipeline import PreparedNames
+from retrysafe.stores.postgres.lines import Line
+from retrysafe.stores.postgres.pipeline import PreparedNames, StatementRows
 from retrysafe.stores.registry import open_store
 from retrysafe.stores.sql.plans import SqlPlans
 from retrysafe.testing.builders import claim, complete, release, renew
@@ -40,12 +41,16 @@ def session(url: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 def run(
-    session: psycopg.Connection[Any], texts: dict[str, str], ops: list[Op[Any]], prepared: PreparedNames
+    session: psycopg.Connection[Any],
+    texts: dict[str, str],
+    ops: list[Op[Any]],
+    prepared: PreparedNames,
+    short_claims: bool = False,
 ) -> list[Any]:
-    sent = batches.group_by_kind(texts, ops)
+    sent = batches.group_by_kind(texts, ops, short_claims)
     parts = [batches.settings_part(texts), *(group.part for group in sent)]
-    _, *answers = pipeline.drive_pipeline(session, pipeline.run_pipeline(session.pgconn, parts, prepared))
-    return batches.read_replies(ops, sent, [pipeline.read_rows(answer, session) for answer in answers])
+    _, *answers = Line(session, 0).drive(pipeline.run_pipeline(session.pgconn, parts, prepared))
+    return batches.read_replies(ops, sent, [StatementRows(answer, session) for answer in answers])
 
 
 def rows_read_by_scanning(session: psycopg.Connection[Any], url: str) -> int:
@@ -57,15 +62,16 @@ def rows_read_by_scanning(session: psycopg.Connection[Any], url: str) -> int:
 
 
 @pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed while small"])
+@pytest.mark.parametrize("short_claims", [False, True], ids=["claims", "short claims"])
 @pytest.mark.parametrize("settle", [complete, renew, release])
 def test_batches_do_not_scan_a_table_that_grew_under_their_plans(
-    session: psycopg.Connection[Any], url: str, settle: Any, analysed: bool
+    session: psycopg.Connection[Any], url: str, settle: Any, short_claims: bool, analysed: bool
 ) -> None:
     texts = SqlPlans(DIALECT, parse_url(url).names).texts
     prepared = PreparedNames(0)
 
     def go(ops: list[Op[Any]]) -> list[Any]:
-        return run(session, texts, ops, prepared)
+        return run(session, texts, ops, prepared, short_claims)
 
     if analysed:  # then the planner knows that the table is one page, and reading that is what it would do
         go([claim(f"first{each}", now=0) for each in range(4)])

@@ -14,7 +14,7 @@ from psycopg.types.numeric import Int4, Int8
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from retrysafe.core.ops import Op
-from retrysafe.errors import StoreError, StoreUnavailable
+from retrysafe.errors import StoreError, StoreUnavailable, StoreUnclear
 from retrysafe.stores.postgres import arrays, batches
 from retrysafe.stores.postgres.aio import AsyncPostgresStore
 from retrysafe.stores.postgres.dialect import parse_url
@@ -163,14 +163,56 @@ def test_a_server_that_forgot_what_was_prepared(pool: ConnectionPool[Any], url: 
     assert prepared(pool) == 0, "it is not tried again"
 
 
+class FailsAlone(PostgresStore):
+    """A store to which a single operation cannot be sent at present: no connection is free."""
+
+    def execute(self, op: Op[Any]) -> Any:
+        raise StoreUnavailable("no connection within the pool's timeout")
+
+
+def test_a_batch_of_which_a_part_is_committed_is_unclear(pool: ConnectionPool[Any], url: str) -> None:
+    """A takeover goes alone, after the batch. If it fails, nobody may say that the new keys were not claimed."""
+    store = store_on(pool, url)
+    store.execute(claim("lapsed", lease=0, on_lapse="rerun", now=0))
+    ops = [claim("new", now=1), claim("lapsed", now=1)]
+    with pytest.raises(StoreUnclear):
+        FailsAlone(pool, table=parse_url(url).names.bare).execute_many(ops)
+    assert [reply.granted for reply in store.execute_many(ops)] == [True, True]
+
+
+class Rows:
+    """The rows of a statement, as the store would read them."""
+
+    def __init__(self, *rows: tuple[Any, ...]) -> None:
+        self._rows = rows
+        self.count = len(rows)
+
+    def read_all(self) -> list[tuple[Any, ...]]:
+        return list(self._rows)
+
+    def read_bigint(self, row: int, column: int) -> int:
+        return int(self._rows[row][column])
+
+
 def test_births_and_refusals_must_add_up() -> None:
     """I1: a claim that is missing in the reply is not granted."""
     ops = [claim(f"k{number}") for number in range(3)]
     nothing: list[Any] = [None] * 26
-    read = batches.BATCHES[type(ops[0])].read
-    assert [reply.granted for reply in read(ops, [(3, 5, None, *nothing)])] == [True] * 3
-    for short in ([], [(2, 5, None, *nothing)], [(0, 5, None, *nothing)], [(1, 5, ops[0].id, *nothing)]):
-        assert read(ops, short) == [batches.SEND_UNBATCHED] * 3
+    read: Any = batches.BATCHES[type(ops[0])].read
+    assert [reply.granted for reply in read(ops, Rows((3, 5, None, *nothing)))] == [True] * 3
+    for short in ((), ((2, 5, None, *nothing),), ((0, 5, None, *nothing),), ((1, 5, ops[0].id, *nothing),)):
+        assert read(ops, Rows(*short)) == [batches.SEND_UNBATCHED] * 3
+
+
+def test_only_who_is_named_was_born() -> None:
+    """I1, for the claims that only insert."""
+    ops = [claim(f"k{number}") for number in range(3)]
+    read: Any = batches.SHORT_CLAIMS.read
+    assert [reply.granted for reply in read(ops, Rows(*((op.id, 5) for op in ops)))] == [True] * 3
+    assert read(ops, Rows()) == [batches.CLAIM_AGAIN] * 3
+    first, second, third = read(ops, Rows((ops[1].id, 5)))
+    assert (first, third) == (batches.CLAIM_AGAIN, batches.CLAIM_AGAIN)
+    assert (second.granted, second.now) == (True, 5)
 
 
 async def test_a_batch_that_is_cancelled_under_way_leaves_a_pool_that_works(

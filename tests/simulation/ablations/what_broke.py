@@ -118,6 +118,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "SQL Server: `0x01 = 0x0100`",
         "PostgreSQL: the same as in the next line",
         "PostgreSQL set to repeatable read or serializable",
+        "PostgreSQL: an operation that went alone after its batch",
         "MySQL, MariaDB: the pool kept its connections",
         "Redis over TLS, async: a closed store",
         "Redis over TLS, async: a store that was closed",

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import psycopg
@@ -14,10 +13,14 @@ from psycopg.rows import tuple_row
 
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnavailable, StoreUnclear
-from retrysafe.stores.base import afollow
+from retrysafe.stores.base import BatchRefused, afollow
 from retrysafe.stores.notify import AsyncListener, OnNotify, ShouldContinue
-from retrysafe.stores.postgres import batches, deadline, notify, pipeline
-from retrysafe.stores.postgres.batches import SEND_UNBATCHED, OpGroup, Rows, can_batch
+from retrysafe.stores.postgres import (
+    batches,
+    notify,
+    pipeline,
+)  # sync: from retrysafe.stores.postgres import batches, deadline, notify, pipeline
+from retrysafe.stores.postgres.batches import CLAIM_AGAIN, SEND_UNBATCHED, OpGroup, can_batch
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, PostgresLocation
 from retrysafe.stores.postgres.errors import (
     ConnectFailures,
@@ -27,6 +30,8 @@ from retrysafe.stores.postgres.errors import (
     translate_error,
     unstorable_value_error,
 )
+from retrysafe.stores.postgres.lines import AsyncLine, AsyncLines
+from retrysafe.stores.postgres.pipeline import StatementRows
 from retrysafe.stores.postgres.pool import AsyncPool, abuild_pool, aread_conninfo
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Statement
@@ -55,6 +60,9 @@ class AsyncPostgresStore:
         self._prepared = pipeline.PreparedStatements()
         self._connecting = ConnectFailures()
         self._listener = AsyncListener(self._listen)
+        self._lines = AsyncLines(pool, keeps=owned)
+        self._short_claims = True
+        """The last batch of claims met no record, so the next one probably meets none, either."""
         # sync: self._watch = deadline.DeadlineWatch()
         self._opening = asyncio.Lock()
         self._opened = not owned  # async only
@@ -67,7 +75,7 @@ class AsyncPostgresStore:
         return store
 
     async def execute(self, op: Op[R]) -> R:
-        return await self._with_retries(
+        return await self._with_connection(
             lambda connection: afollow(self._plans.plan_operation(op), self._build_sender(connection))
         )
 
@@ -77,28 +85,55 @@ class AsyncPostgresStore:
         if not ops:
             return []
         if not can_batch(ops):
-            return await self._with_retries(lambda connection: self._execute_one_by_one(connection, ops), batch=True)
-        try:
-            sent = batches.group_by_kind(self._plans.texts, ops)
-        except (UnicodeError, struct.error) as error:
-            raise unstorable_value_error(error) from error
-        answers = await self._with_retries(lambda connection: self._run_pipeline(connection, sent), batch=True)
-        replies = batches.read_replies(ops, sent, answers)
-        for place, reply in enumerate(replies):
-            if reply is SEND_UNBATCHED:
-                replies[place] = await self.execute(ops[place])
+            return await self._with_connection(lambda connection: self._execute_one_by_one(connection, ops), batch=True)
+        replies = await self._execute_batch(ops, self._short_claims)
+        if CLAIM_AGAIN in replies or SEND_UNBATCHED in replies:
+            await self._complete_replies(ops, replies)
+        self._short_claims = batches.has_no_refusal(replies)
         return replies
 
-    async def _run_pipeline(self, connection: psycopg.AsyncConnection[Any], sent: Sequence[OpGroup]) -> list[Rows]:
-        parts = [batches.settings_part(self._plans.texts), *(group.part for group in sent)]
-        exchange = pipeline.run_pipeline(connection.pgconn, parts, self._prepared.names_for(connection))
+    async def _execute_batch(self, ops: Sequence[Op[Any]], short_claims: bool) -> list[Any]:
         try:
-            _, *answers = await pipeline.adrive_pipeline(connection, exchange)
+            sent = batches.group_by_kind(self._plans.texts, ops, short_claims)
+        except (UnicodeError, struct.error) as error:
+            raise unstorable_value_error(error) from error
+        answers = await self._with_line(lambda line: self._run_pipeline(line, sent), batch=True)
+        return batches.read_replies(ops, sent, answers)
+
+    async def _complete_replies(self, ops: Sequence[Op[Any]], replies: list[Any]) -> None:
+        """Replace what stands in `replies` for operations that the batch could not decide. The batch is committed: if
+        this fails, the caller must not believe that nothing happened."""
+        try:
+            again = [place for place, reply in enumerate(replies) if reply is CLAIM_AGAIN]
+            if again:
+                found = await self._execute_batch([ops[place] for place in again], short_claims=False)
+                for place, reply in zip(again, found, strict=True):
+                    replies[place] = reply
+            for place, reply in enumerate(replies):
+                if reply is SEND_UNBATCHED:
+                    replies[place] = await self.execute(ops[place])
+        except (BatchRefused, StoreUnavailable) as error:
+            raise StoreUnclear(f"a part of this batch is committed, another part is not: {error}") from error
+
+    async def _run_pipeline(self, line: AsyncLine, sent: Sequence[OpGroup]) -> list[StatementRows]:
+        parts = [batches.settings_part(self._plans.texts), *(group.part for group in sent)]
+        connection = line.connection
+        if not line.checked:
+            await self._check_line(line)
+        exchange = pipeline.run_pipeline(connection.pgconn, parts, line.names if self._prepared.usable else None)
+        try:
+            _, *answers = await line.adrive(exchange)
         except psycopg.Error as error:
             raise (
                 RetryNow if self._prepared.disable_on(error) else translate_error(error, self._url, batch=True)
             ) from error
-        return [pipeline.read_rows(answer, connection) for answer in answers]
+        return [StatementRows(answer, connection) for answer in answers]
+
+    async def _check_line(self, line: AsyncLine) -> None:
+        if not self._prepared.is_checked(line.connection):
+            line.leave_loop()  # async only
+            await self._check_backend(line.connection)
+        line.names, line.checked = self._prepared.names_for(line.connection), True
 
     async def _execute_one_by_one(self, connection: psycopg.AsyncConnection[Any], ops: Sequence[Op[Any]]) -> list[Any]:
         """Execute in the order of ids, so that two batches cannot deadlock."""
@@ -117,11 +152,11 @@ class AsyncPostgresStore:
                 await connection.execute(lock, [f"retrysafe:{self.names.meta}"])
                 return await afollow(migrations.upgrade(DIALECT, self.names), self._build_sender(connection))
 
-        return await self._with_retries(upgrade_locked)
+        return await self._with_connection(upgrade_locked)
 
     async def announce(self, record_id: bytes) -> None:
         values = (notify.channel_name(self.names), record_id.hex())
-        await self._with_retries(lambda connection: connection.execute(notify.NOTIFY_QUERY, values, prepare=False))
+        await self._with_connection(lambda connection: connection.execute(notify.NOTIFY_QUERY, values, prepare=False))
 
     async def wait(self, record_id: bytes, seconds: float) -> None:
         await self._listener.wait(record_id, seconds)
@@ -132,6 +167,7 @@ class AsyncPostgresStore:
     async def aclose(self) -> None:
         self._closed = True  # async only
         await self._listener.aclose()
+        await self._lines.close()
         if self._owned:
             # sync: self._pool.close()
             # A caller that is opening the pool right now would leave it open.
@@ -139,16 +175,24 @@ class AsyncPostgresStore:
                 if self._opened:
                     await self._pool.close()
 
-    async def _with_retries(
+    async def _with_connection(
         self, work: Callable[[psycopg.AsyncConnection[Any]], Awaitable[R]], *, batch: bool = False
     ) -> R:
+        async def work_on(line: AsyncLine) -> R:
+            line.leave_loop()  # async only
+            if not line.checked:
+                await self._check_line(line)
+            return await work(line.connection)
+
+        return await self._with_line(work_on, batch=batch)
+
+    async def _with_line(self, work: Callable[[AsyncLine], Awaitable[R]], *, batch: bool = False) -> R:
         # async only
         if not self._opened:
             await self._open()
         for _ in range(MAX_SERIALIZATION_TRIES):
             try:
-                async with self._connection() as connection:
-                    return await work(connection)
+                return await self._try_on_line(work)
             except RetryNow:
                 continue
             except LockNotAvailable as error:
@@ -157,14 +201,33 @@ class AsyncPostgresStore:
                 # After a restart of the server every idle connection is dead. Replace all of them now: otherwise each
                 # of the next callers would meet one.
                 if self._owned:
-                    await self._pool.drain()
+                    await self._lines.drain()
                 raise
             except StoreUnavailable as error:
                 # The server takes no writes any more (a failover). A new connection may lead to the new primary.
                 if self._owned and is_demoted(error):
-                    await self._pool.drain()
+                    await self._lines.drain()
                 raise
         raise serialization_error(MAX_SERIALIZATION_TRIES, batch=batch)
+
+    async def _try_on_line(self, work: Callable[[AsyncLine], Awaitable[R]]) -> R:
+        """Run `work` on a connection in autocommit mode, with a deadline."""
+        try:
+            line = await self._lines.take()
+            try:
+                # sync: timer = self._watch.start(line.connection, deadline.STATEMENT_TIMEOUT_SECONDS)
+                line.start_deadline()
+                try:
+                    return await work(line)
+                finally:
+                    line.stop_deadline()  # sync: timer.cancel()
+            finally:
+                await self._lines.give_back(line)
+        except Exception as error:
+            found = translate_error(self._connecting.refine_error(error, self._pool), self._url)
+            if found is error:
+                raise  # already translated: an error must not become its own cause
+            raise found from error
 
     # async only
     async def _open(self) -> None:
@@ -174,34 +237,6 @@ class AsyncPostgresStore:
             if not self._opened:
                 await self._pool.open()
                 self._opened = True
-
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        """A connection in autocommit mode. A connection of the user's pool gets its own mode back afterwards."""
-        try:
-            async with self._pool.connection() as connection:
-                before = connection.autocommit
-                if not before:
-                    await connection.set_autocommit(True)
-                try:
-                    # sync: timer = self._watch.start(connection, deadline.STATEMENT_TIMEOUT_SECONDS)
-                    timer = asyncio.get_running_loop().call_later(
-                        deadline.STATEMENT_TIMEOUT_SECONDS, deadline.shut_down_socket, connection
-                    )
-                    try:
-                        if not self._prepared.is_checked(connection):
-                            await self._check_backend(connection)
-                        yield connection
-                    finally:
-                        timer.cancel()
-                finally:
-                    if not before and not connection.closed:
-                        await connection.set_autocommit(False)
-        except Exception as error:
-            found = translate_error(self._connecting.refine_error(error, self._pool), self._url)
-            if found is error:
-                raise  # already translated: an error must not become its own cause
-            raise found from error
 
     def _build_sender(
         self, connection: psycopg.AsyncConnection[Any], batch: bool = False

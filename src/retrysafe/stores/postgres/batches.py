@@ -15,16 +15,20 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from retrysafe.core.moves import build_new_record, decide_grant
-from retrysafe.core.ops import Claim, ClaimReply, Complete, Op, Release, Renew, Withdraw
+from retrysafe.core.ops import Claim, ClaimReply, Complete, Release, Renew, Withdraw
+from retrysafe.core.records import Answer
 from retrysafe.stores.postgres import arrays
 from retrysafe.stores.postgres.arrays import Pack
-from retrysafe.stores.postgres.pipeline import BoundStatement, number_parameters
+from retrysafe.stores.postgres.pipeline import BoundStatement, StatementRows, number_parameters
 from retrysafe.stores.sql import rows
 
 SEND_UNBATCHED = object()
 """In the place of a reply: execute this operation alone."""
 
-Rows = Sequence[Sequence[Any]]
+CLAIM_AGAIN = object()
+"""In the place of a reply: the short claim found a record. Send the whole claim, together with others."""
+
+ReadReplies = Callable[[Sequence[Any], StatementRows], list[Any]]
 
 
 class BatchStatement(NamedTuple):
@@ -34,7 +38,7 @@ class BatchStatement(NamedTuple):
     text: str
     columns: dict[str, Pack]
     values: Callable[[Any], tuple[Any, ...]]
-    read: Callable[[Sequence[Any], Rows], list[Any]]
+    read: ReadReplies
 
 
 class OpGroup(NamedTuple):
@@ -42,35 +46,37 @@ class OpGroup(NamedTuple):
 
     ops: Sequence[Any]
     part: BoundStatement
-    read: Callable[[Sequence[Any], Rows], list[Any]]
+    read: ReadReplies
 
 
-def can_batch(ops: Sequence[Op[Any]]) -> bool:
+def can_batch(ops: Sequence[Any]) -> bool:
     """True if these operations can share statements: every kind has one, all have the same `now`, no key occurs twice,
     and no claim resumes a run (it must not insert)."""
     now = getattr(ops[0], "now", None)
-    return (
-        all(type(op) in BATCHES and op.now == now for op in ops)  # type: ignore[attr-defined]
-        and len({op.id for op in ops}) == len(ops)  # type: ignore[attr-defined]
-        and not any(isinstance(op, Claim) and op.resumes for op in ops)
-    )
-
-
-def group_by_kind(texts: dict[str, str], ops: Sequence[Any]) -> list[OpGroup]:
-    """Build the statement of each kind. Raises UnicodeError or struct.error for a value that cannot be packed."""
-    kinds: dict[type[Any], list[Any]] = {kind: [] for kind in BATCHES}
+    ids = set()
     for op in ops:
-        kinds[type(op)].append(op)
-    return [_build_group(texts, BATCHES[kind], found) for kind, found in kinds.items() if found]
+        kind = type(op)
+        if kind not in BATCHES or op.now != now or (kind is Claim and op.resumes):
+            return False
+        ids.add(op.id)
+    return len(ids) == len(ops)
+
+
+def group_by_kind(texts: dict[str, str], ops: Sequence[Any], short_claims: bool) -> list[OpGroup]:
+    """Build the statement of each kind. Raises UnicodeError or struct.error for a value that cannot be packed."""
+    kinds: dict[type[Any], list[Any]] = {}
+    for op in ops:
+        kinds.setdefault(type(op), []).append(op)
+    statements = {**BATCHES, Claim: SHORT_CLAIMS} if short_claims else BATCHES
+    return [_build_group(texts, batch, kinds[kind]) for kind, batch in statements.items() if kind in kinds]
 
 
 def _build_group(texts: dict[str, str], batch: BatchStatement, ops: list[Any]) -> OpGroup:
     ops.sort(key=_ID)
-    columns = zip(*map(batch.values, ops), strict=True)
-    packed: dict[str, bytes | None] = {
-        name: pack(column) for (name, pack), column in zip(batch.columns.items(), columns, strict=True)
-    }
-    packed["now"] = None if ops[0].now is None else ops[0].now.to_bytes(8, "big", signed=True)
+    now = ops[0].now
+    packed: dict[str, bytes | None] = {"now": None if now is None else now.to_bytes(8, "big", signed=True)}
+    for (name, pack), column in zip(batch.columns.items(), zip(*map(batch.values, ops), strict=True), strict=True):
+        packed[name] = pack(column)
     text = number_parameters(texts[batch.text])
     return OpGroup(ops, BoundStatement(text, [packed[name] for name in text.parameters]), batch.read)
 
@@ -83,12 +89,18 @@ def settings_part(texts: dict[str, str]) -> BoundStatement:
     return BoundStatement(number_parameters(texts["settings_many"]), ())
 
 
-def read_replies(ops: Sequence[Any], sent: Sequence[OpGroup], answers: Sequence[Rows]) -> list[Any]:
-    """The replies in the order of the operations; SEND_UNBATCHED for an operation that must be executed alone."""
+def read_replies(ops: Sequence[Any], sent: Sequence[OpGroup], answers: Sequence[StatementRows]) -> list[Any]:
+    """The replies in the order of the operations; SEND_UNBATCHED for an operation that must be executed alone, and
+    CLAIM_AGAIN for a claim that was only tried as an insert."""
     found: dict[bytes, Any] = {}
     for group, answer in zip(sent, answers, strict=True):
         found.update(zip(map(_ID, group.ops), group.read(group.ops, answer), strict=True))
     return [found[op.id] for op in ops]
+
+
+def has_no_refusal(replies: Sequence[Any]) -> bool:
+    """True if every claim among the operations was granted. The reply of a fenced write counts as granted."""
+    return all(reply.granted for reply in replies if isinstance(reply, ClaimReply))
 
 
 # Claims -----------------------------------------------------------------------------------------
@@ -100,7 +112,7 @@ _CLAIM_COLUMNS: dict[str, Pack] = {
     "scope": arrays.pack_text,
     "key": arrays.pack_text,
     "target": arrays.pack_text,
-    "fingerprint": arrays.pack_text,
+    "fingerprint": arrays.pack_fingerprints,
     "token": arrays.pack_bytea,
     "run": arrays.pack_bytea,
     "lease": arrays.pack_bigint,
@@ -110,21 +122,27 @@ _CLAIM_COLUMNS: dict[str, Pack] = {
 }
 
 
-def _claim_values(op: Claim) -> tuple[Any, ...]:
-    return (
-        op.id, op.namespace, op.kind, op.scope, op.key, op.target, str(op.fingerprint), op.token, op.run, op.lease,
-        op.retention, op.on_lapse, op.input,
-    )  # fmt: skip
+_claim_values = attrgetter(*_CLAIM_COLUMNS)
 
 
-def _read_claims(ops: Sequence[Claim], found: Rows) -> list[Any]:
+def _read_short_claims(ops: Sequence[Claim], found: StatementRows) -> list[Any]:
+    """Only a claim whose id was returned was inserted (I1)."""
+    if not found.count:
+        return [CLAIM_AGAIN] * len(ops)
+    moment = found.read_bigint(0, 1)
+    if found.count == len(ops):  # ids are unique, in the table and in the batch
+        return [ClaimReply(True, build_new_record(op, moment), moment) for op in ops]
+    inserted = {row[0] for row in found.read_all()}
+    return [ClaimReply(True, build_new_record(op, moment), moment) if op.id in inserted else CLAIM_AGAIN for op in ops]
+
+
+def _read_claims(ops: Sequence[Claim], answer: StatementRows) -> list[Any]:
     """Read which claims are granted. The inserted rows and the refused claims must add up to all claims (I1)."""
+    found = answer.read_all()
     taken = {row[2]: row for row in found if row[2] is not None}
     if not found or found[0][0] + len(taken) != len(ops):
         return [SEND_UNBATCHED] * len(ops)
     moment = found[0][1]
-    if not taken:
-        return [ClaimReply(True, build_new_record(op, moment), moment) for op in ops]
     return [_read_claim(op, taken.get(op.id), moment) for op in ops]
 
 
@@ -143,31 +161,32 @@ def _read_claim(op: Claim, row: Sequence[Any] | None, moment: int) -> Any:
 _FENCE_COLUMNS: dict[str, Pack] = {"id": arrays.pack_bytea, "attempt": arrays.pack_integer, "token": arrays.pack_bytea}
 
 
-def _complete_values(op: Complete) -> tuple[Any, ...]:
-    answer = op.answer
-    fence = op.fence
-    return (
-        op.id, fence.attempt, fence.token, answer.status, rows.write_headers(answer), answer.body, answer.gone
-    )  # fmt: skip
+_FENCE_VALUES = ("id", "fence.attempt", "fence.token")
 
 
-def _note_values(op: Release | Withdraw) -> tuple[Any, ...]:
-    return (op.id, op.fence.attempt, op.fence.token, op.note)
+def _pack_headers(answers: Sequence[Answer]) -> bytes:
+    headers = [answer.headers for answer in answers]
+    if headers.count(headers[0]) == len(headers):  # the answers of one route, often
+        return arrays.pack_text([rows.write_headers(answers[0])] * len(answers))
+    return arrays.pack_text([rows.write_headers(answer) for answer in answers])
 
 
-def _read_fenced(ops: Sequence[Any], found: Rows) -> list[Any]:
-    if len(found) == len(ops):  # ids are unique, in the table and in the batch
+def _read_fenced(ops: Sequence[Any], found: StatementRows) -> list[Any]:
+    if found.count == len(ops):  # ids are unique, in the table and in the batch
         return [True] * len(ops)
-    done = {row[0] for row in found}
+    done = {row[0] for row in found.read_all()}
     return [True if op.id in done else SEND_UNBATCHED for op in ops]
 
+
+_WITH_NOTE = {**_FENCE_COLUMNS, "note": arrays.pack_text}
+_note_values = attrgetter(*_FENCE_VALUES, "note")
 
 BATCHES: dict[type[Any], BatchStatement] = {
     Claim: BatchStatement("claim_many", _CLAIM_COLUMNS, _claim_values, _read_claims),
     Renew: BatchStatement(
         "renew_many",
         {**_FENCE_COLUMNS, "lease": arrays.pack_bigint},
-        lambda op: (op.id, op.fence.attempt, op.fence.token, op.lease),
+        attrgetter(*_FENCE_VALUES, "lease"),
         _read_fenced,
     ),
     Complete: BatchStatement(
@@ -175,13 +194,16 @@ BATCHES: dict[type[Any], BatchStatement] = {
         {
             **_FENCE_COLUMNS,
             "status": arrays.pack_integer,
-            "headers": arrays.pack_text,
+            "headers": _pack_headers,
             "body": arrays.pack_bytea,
             "gone": arrays.pack_text,
         },
-        _complete_values,
+        attrgetter(*_FENCE_VALUES, "answer.status", "answer", "answer.body", "answer.gone"),
         _read_fenced,
     ),
-    Release: BatchStatement("release_many", {**_FENCE_COLUMNS, "note": arrays.pack_text}, _note_values, _read_fenced),
-    Withdraw: BatchStatement("withdraw_many", {**_FENCE_COLUMNS, "note": arrays.pack_text}, _note_values, _read_fenced),
+    Release: BatchStatement("release_many", _WITH_NOTE, _note_values, _read_fenced),
+    Withdraw: BatchStatement("withdraw_many", _WITH_NOTE, _note_values, _read_fenced),
 }
+
+SHORT_CLAIMS = BatchStatement("claim_new_many", _CLAIM_COLUMNS, _claim_values, _read_short_claims)
+"""Claims that only insert. The server has less to do; a claim whose key exists is sent again, as in BATCHES."""

@@ -8,7 +8,6 @@ is a generator as psycopg's own are: it yields what it waits for, so sync and as
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 import weakref
@@ -133,7 +132,9 @@ class PreparedStatements:
 
 
 def run_pipeline(pgconn: PGconn, parts: Sequence[BoundStatement], known: PreparedNames | None) -> PipelineGen:
-    """Send all statements and read all results. Raises the error of the first that failed; then none happened."""
+    """Send all statements and read all results. Raises the error of the first that failed; then none happened.
+
+    It yields what it waits for. A driver that has read the input itself sends Ready.NONE."""
     pgconn.enter_pipeline_mode()
     prepares = [_send(pgconn, part, known) for part in parts]
     pgconn.pipeline_sync()
@@ -141,20 +142,40 @@ def run_pipeline(pgconn: PGconn, parts: Sequence[BoundStatement], known: Prepare
         ready = yield Wait.RW
         if ready and ready & Ready.R:
             pgconn.consume_input()
+    # For each statement, also for one that prepares, a result and the empty result that ends it; then that of the Sync.
+    results: list[PGresult | None] = []
+    for _ in range(2 * (len(parts) + sum(prepares)) + 1):
+        while pgconn.is_busy():
+            if (yield Wait.R):
+                pgconn.consume_input()
+        results.append(pgconn.get_result())
+    pgconn.exit_pipeline_mode()
+    answers = _pick_answers(parts, prepares, results[:-1:2], known)
+    synced = results[-1]
+    if synced is None or synced.status != ExecStatus.PIPELINE_SYNC:
+        raise psycopg.OperationalError("PostgreSQL did not say that a batch was committed")
+    return answers
+
+
+def _pick_answers(
+    parts: Sequence[BoundStatement],
+    prepares: Sequence[bool],
+    results: Sequence[PGresult | None],
+    known: PreparedNames | None,
+) -> list[PGresult]:
     answers: list[PGresult] = []
+    left = iter(results)
     failed: PGresult | None = None
     for part, prepare in zip(parts, prepares, strict=True):
         if prepare:
-            answer = yield from _read_answer(pgconn)
-            failed = failed or _failed_result(answer)
+            failed = failed or _failed_result(next(left))
             if failed is None and known is not None:
                 # Also if a later statement fails: a prepared statement outlives the transaction.
                 known.names.add(part.text.name)
-        answer = yield from _read_answer(pgconn)
+        answer = next(left)
         failed = failed or _failed_result(answer)
-        answers.append(answer)
-    yield from _next_result(pgconn)  # the result of the Sync message: committed
-    pgconn.exit_pipeline_mode()
+        if answer is not None:
+            answers.append(answer)
     if failed is not None:
         raise psycopg.errors.error_from_result(failed)
     return answers
@@ -174,23 +195,9 @@ def _send(pgconn: PGconn, part: BoundStatement, known: PreparedNames | None) -> 
     return new
 
 
-def _read_answer(pgconn: PGconn) -> Generator[Wait, Ready | int | None, PGresult]:
-    """The result of one statement, and the empty result that ends it."""
-    answer = yield from _next_result(pgconn)
+def _failed_result(answer: PGresult | None) -> PGresult | None:
     if answer is None:
         raise psycopg.OperationalError("PostgreSQL left a statement of a batch without an answer")
-    yield from _next_result(pgconn)
-    return answer
-
-
-def _next_result(pgconn: PGconn) -> Generator[Wait, Ready | int | None, PGresult | None]:
-    while pgconn.is_busy():
-        if (yield Wait.R):
-            pgconn.consume_input()
-    return pgconn.get_result()
-
-
-def _failed_result(answer: PGresult) -> PGresult | None:
     return None if answer.status in _GOOD_STATUSES else answer
 
 
@@ -198,55 +205,29 @@ _GOOD_STATUSES = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 _BINARY_FORMATS = [Format.BINARY] * 32
 
 
-def read_rows(answer: PGresult, connection: Any) -> list[tuple[Any, ...]]:
-    """The rows of a result, converted as a cursor converts them."""
-    loader = Transformer(connection)
-    loader.set_pgresult(answer)
-    return loader.load_rows(0, answer.ntuples, tuple)
+class StatementRows:
+    """The rows that a statement of a batch returned. They are converted only if somebody reads them."""
+
+    __slots__ = ("_connection", "_result", "count")
+
+    def __init__(self, result: PGresult, connection: Any) -> None:
+        self._result = result
+        self._connection = connection
+        self.count = result.ntuples
+
+    def read_all(self) -> list[tuple[Any, ...]]:
+        """The rows, converted as a cursor converts them."""
+        loader = Transformer(self._connection)
+        loader.set_pgresult(self._result)
+        return loader.load_rows(0, self.count, tuple)
+
+    def read_bigint(self, row: int, column: int) -> int:
+        value = self._result.get_value(row, column)
+        assert value is not None, "no column that is read so can be NULL"
+        return int.from_bytes(value, "big", signed=True)
 
 
-def drive_pipeline(connection: psycopg.Connection[Any], exchange: PipelineGen) -> list[PGresult]:
-    """Run the pipeline on a sync connection."""
-    try:
-        return connection.wait(exchange)
-    finally:
-        _close_if_broken(connection)
-
-
-async def adrive_pipeline(connection: psycopg.AsyncConnection[Any], exchange: PipelineGen) -> list[PGresult]:
-    """Run the pipeline on an async connection."""
-    loop, socket = asyncio.get_running_loop(), connection.pgconn.socket
-    try:
-        wanted = next(exchange)
-        while True:
-            wanted = exchange.send(await _wait_ready(loop, socket, wanted))
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
-    finally:
-        _close_if_broken(connection)
-
-
-async def _wait_ready(loop: asyncio.AbstractEventLoop, socket: int, wanted: Wait) -> Ready:
-    woken: asyncio.Future[Ready] = loop.create_future()
-    if wanted & Wait.R:
-        loop.add_reader(socket, _wake, woken, Ready.R)
-    if wanted & Wait.W:
-        loop.add_writer(socket, _wake, woken, Ready.W)
-    try:
-        return await woken
-    finally:
-        if wanted & Wait.R:
-            loop.remove_reader(socket)
-        if wanted & Wait.W:
-            loop.remove_writer(socket)
-
-
-def _wake(woken: asyncio.Future[Ready], ready: Ready) -> None:
-    if not woken.done():
-        woken.set_result(ready)
-
-
-def _close_if_broken(connection: Any) -> None:
+def close_if_broken(connection: Any) -> None:
     """Close a connection whose pipeline did not end (an interrupt, a lost connection): it cannot be used any more."""
     if connection.pgconn.pipeline_status != PipelineStatus.OFF:
         connection.pgconn.finish()

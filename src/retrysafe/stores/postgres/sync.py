@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import psycopg
@@ -13,10 +12,10 @@ from psycopg.rows import tuple_row
 
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnavailable, StoreUnclear
-from retrysafe.stores.base import follow
+from retrysafe.stores.base import BatchRefused, follow
 from retrysafe.stores.notify import Listener, OnNotify, ShouldContinue
 from retrysafe.stores.postgres import batches, deadline, notify, pipeline
-from retrysafe.stores.postgres.batches import SEND_UNBATCHED, OpGroup, Rows, can_batch
+from retrysafe.stores.postgres.batches import CLAIM_AGAIN, SEND_UNBATCHED, OpGroup, can_batch
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, PostgresLocation
 from retrysafe.stores.postgres.errors import (
     ConnectFailures,
@@ -26,6 +25,8 @@ from retrysafe.stores.postgres.errors import (
     translate_error,
     unstorable_value_error,
 )
+from retrysafe.stores.postgres.lines import Line, Lines
+from retrysafe.stores.postgres.pipeline import StatementRows
 from retrysafe.stores.postgres.pool import Pool, build_pool, read_conninfo
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Statement
@@ -54,6 +55,9 @@ class PostgresStore:
         self._prepared = pipeline.PreparedStatements()
         self._connecting = ConnectFailures()
         self._listener = Listener(self._listen)
+        self._lines = Lines(pool, keeps=owned)
+        self._short_claims = True
+        """The last batch of claims met no record, so the next one probably meets none, either."""
         self._watch = deadline.DeadlineWatch()
 
     @classmethod
@@ -63,7 +67,7 @@ class PostgresStore:
         return store
 
     def execute(self, op: Op[R]) -> R:
-        return self._with_retries(
+        return self._with_connection(
             lambda connection: follow(self._plans.plan_operation(op), self._build_sender(connection))
         )
 
@@ -73,28 +77,54 @@ class PostgresStore:
         if not ops:
             return []
         if not can_batch(ops):
-            return self._with_retries(lambda connection: self._execute_one_by_one(connection, ops), batch=True)
-        try:
-            sent = batches.group_by_kind(self._plans.texts, ops)
-        except (UnicodeError, struct.error) as error:
-            raise unstorable_value_error(error) from error
-        answers = self._with_retries(lambda connection: self._run_pipeline(connection, sent), batch=True)
-        replies = batches.read_replies(ops, sent, answers)
-        for place, reply in enumerate(replies):
-            if reply is SEND_UNBATCHED:
-                replies[place] = self.execute(ops[place])
+            return self._with_connection(lambda connection: self._execute_one_by_one(connection, ops), batch=True)
+        replies = self._execute_batch(ops, self._short_claims)
+        if CLAIM_AGAIN in replies or SEND_UNBATCHED in replies:
+            self._complete_replies(ops, replies)
+        self._short_claims = batches.has_no_refusal(replies)
         return replies
 
-    def _run_pipeline(self, connection: psycopg.Connection[Any], sent: Sequence[OpGroup]) -> list[Rows]:
-        parts = [batches.settings_part(self._plans.texts), *(group.part for group in sent)]
-        exchange = pipeline.run_pipeline(connection.pgconn, parts, self._prepared.names_for(connection))
+    def _execute_batch(self, ops: Sequence[Op[Any]], short_claims: bool) -> list[Any]:
         try:
-            _, *answers = pipeline.drive_pipeline(connection, exchange)
+            sent = batches.group_by_kind(self._plans.texts, ops, short_claims)
+        except (UnicodeError, struct.error) as error:
+            raise unstorable_value_error(error) from error
+        answers = self._with_line(lambda line: self._run_pipeline(line, sent), batch=True)
+        return batches.read_replies(ops, sent, answers)
+
+    def _complete_replies(self, ops: Sequence[Op[Any]], replies: list[Any]) -> None:
+        """Replace what stands in `replies` for operations that the batch could not decide. The batch is committed: if
+        this fails, the caller must not believe that nothing happened."""
+        try:
+            again = [place for place, reply in enumerate(replies) if reply is CLAIM_AGAIN]
+            if again:
+                found = self._execute_batch([ops[place] for place in again], short_claims=False)
+                for place, reply in zip(again, found, strict=True):
+                    replies[place] = reply
+            for place, reply in enumerate(replies):
+                if reply is SEND_UNBATCHED:
+                    replies[place] = self.execute(ops[place])
+        except (BatchRefused, StoreUnavailable) as error:
+            raise StoreUnclear(f"a part of this batch is committed, another part is not: {error}") from error
+
+    def _run_pipeline(self, line: Line, sent: Sequence[OpGroup]) -> list[StatementRows]:
+        parts = [batches.settings_part(self._plans.texts), *(group.part for group in sent)]
+        connection = line.connection
+        if not line.checked:
+            self._check_line(line)
+        exchange = pipeline.run_pipeline(connection.pgconn, parts, line.names if self._prepared.usable else None)
+        try:
+            _, *answers = line.drive(exchange)
         except psycopg.Error as error:
             raise (
                 RetryNow if self._prepared.disable_on(error) else translate_error(error, self._url, batch=True)
             ) from error
-        return [pipeline.read_rows(answer, connection) for answer in answers]
+        return [StatementRows(answer, connection) for answer in answers]
+
+    def _check_line(self, line: Line) -> None:
+        if not self._prepared.is_checked(line.connection):
+            self._check_backend(line.connection)
+        line.names, line.checked = self._prepared.names_for(line.connection), True
 
     def _execute_one_by_one(self, connection: psycopg.Connection[Any], ops: Sequence[Op[Any]]) -> list[Any]:
         """Execute in the order of ids, so that two batches cannot deadlock."""
@@ -111,11 +141,11 @@ class PostgresStore:
                 connection.execute(lock, [f"retrysafe:{self.names.meta}"])
                 return follow(migrations.upgrade(DIALECT, self.names), self._build_sender(connection))
 
-        return self._with_retries(upgrade_locked)
+        return self._with_connection(upgrade_locked)
 
     def announce(self, record_id: bytes) -> None:
         values = (notify.channel_name(self.names), record_id.hex())
-        self._with_retries(lambda connection: connection.execute(notify.NOTIFY_QUERY, values, prepare=False))
+        self._with_connection(lambda connection: connection.execute(notify.NOTIFY_QUERY, values, prepare=False))
 
     def wait(self, record_id: bytes, seconds: float) -> None:
         self._listener.wait(record_id, seconds)
@@ -125,14 +155,22 @@ class PostgresStore:
 
     def close(self) -> None:
         self._listener.close()
+        self._lines.close()
         if self._owned:
             self._pool.close()
 
-    def _with_retries(self, work: Callable[[psycopg.Connection[Any]], R], *, batch: bool = False) -> R:
+    def _with_connection(self, work: Callable[[psycopg.Connection[Any]], R], *, batch: bool = False) -> R:
+        def work_on(line: Line) -> R:
+            if not line.checked:
+                self._check_line(line)
+            return work(line.connection)
+
+        return self._with_line(work_on, batch=batch)
+
+    def _with_line(self, work: Callable[[Line], R], *, batch: bool = False) -> R:
         for _ in range(MAX_SERIALIZATION_TRIES):
             try:
-                with self._connection() as connection:
-                    return work(connection)
+                return self._try_on_line(work)
             except RetryNow:
                 continue
             except LockNotAvailable as error:
@@ -141,34 +179,27 @@ class PostgresStore:
                 # After a restart of the server every idle connection is dead. Replace all of them now: otherwise each
                 # of the next callers would meet one.
                 if self._owned:
-                    self._pool.drain()
+                    self._lines.drain()
                 raise
             except StoreUnavailable as error:
                 # The server takes no writes any more (a failover). A new connection may lead to the new primary.
                 if self._owned and is_demoted(error):
-                    self._pool.drain()
+                    self._lines.drain()
                 raise
         raise serialization_error(MAX_SERIALIZATION_TRIES, batch=batch)
 
-    @contextmanager
-    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
-        """A connection in autocommit mode. A connection of the user's pool gets its own mode back afterwards."""
+    def _try_on_line(self, work: Callable[[Line], R]) -> R:
+        """Run `work` on a connection in autocommit mode, with a deadline."""
         try:
-            with self._pool.connection() as connection:
-                before = connection.autocommit
-                if not before:
-                    connection.set_autocommit(True)
+            line = self._lines.take()
+            try:
+                timer = self._watch.start(line.connection, deadline.STATEMENT_TIMEOUT_SECONDS)
                 try:
-                    timer = self._watch.start(connection, deadline.STATEMENT_TIMEOUT_SECONDS)
-                    try:
-                        if not self._prepared.is_checked(connection):
-                            self._check_backend(connection)
-                        yield connection
-                    finally:
-                        timer.cancel()
+                    return work(line)
                 finally:
-                    if not before and not connection.closed:
-                        connection.set_autocommit(False)
+                    timer.cancel()
+            finally:
+                self._lines.give_back(line)
         except Exception as error:
             found = translate_error(self._connecting.refine_error(error, self._pool), self._url)
             if found is error:

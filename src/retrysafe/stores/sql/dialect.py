@@ -15,6 +15,7 @@ from retrysafe.stores.sql.names import TableNames
 from retrysafe.stores.sql.rows import COLUMNS
 
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
+_INCLUDED = re.compile(r"\{text ([a-z_]+)\}")
 
 
 class Statement(NamedTuple):
@@ -61,9 +62,13 @@ class Dialect:
     """Store the number of the last applied migration in place of `{version}`."""
 
     def load(self, names: TableNames) -> dict[str, str]:
-        """All texts by name. A text of the dialect replaces the shared text of the same name."""
+        """All texts by name. A text of the dialect replaces the shared text of the same name. `{text NAME}` stands for
+        another text."""
         found = {**_read("retrysafe.stores.sql", "texts"), **_read(self.package, "sql")}
-        return {name: self.fill(text, names) for name, text in found.items()}
+        return {
+            name: self.fill(_INCLUDED.sub(lambda match: found[match.group(1)], text), names)
+            for name, text in found.items()
+        }
 
     def fill(self, text: str, names: TableNames) -> str:
         words = {

@@ -17,7 +17,7 @@ COLUMNS = (
     "created", "started", "completed", "expires", "retention", "advances", "ended",
 )  # fmt: skip
 
-_encode_json = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps with separators creates an encoder per call
+_encode_text = json.encoder.encode_basestring_ascii
 
 ON_LAPSE = frozenset({"resume", "uncertain", "rerun"})
 
@@ -49,7 +49,10 @@ def read_headers(text: str) -> list[tuple[str, str]]:
 
 
 def write_headers(answer: Answer) -> str:
-    return _encode_json(answer.headers) if answer.headers else ""
+    """A JSON array of pairs. It is joined here, because json creates an encoder for each call."""
+    if not answer.headers:
+        return ""
+    return "[" + ",".join([f"[{_encode_text(name)},{_encode_text(value)}]" for name, value in answer.headers]) + "]"
 
 
 def claim_values(op: Claim) -> dict[str, Any]:

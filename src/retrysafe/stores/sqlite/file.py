@@ -29,8 +29,9 @@ from retrysafe.stores.base import Capabilities, Plan, follow
 from retrysafe.stores.sql import migrations, rows
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import DEFAULT_PREFIX, TableNames, build_names, parse_number_option, split_options
-from retrysafe.stores.sql.plans import SqlPlans, sort_by_id
+from retrysafe.stores.sql.plans import SqlPlans
 from retrysafe.stores.sqlite import clock
+from retrysafe.stores.sqlite.usual import build_usual_writes, is_usual, write_many, write_one
 
 R = TypeVar("R")
 
@@ -87,7 +88,10 @@ class SqliteFile:
         self.path = str(path)
         self.names = build_names(table)
         self.plans = SqlPlans(OWN_DIALECT, self.names)
+        self._usual = build_usual_writes(self.plans.texts)
         self._by_id = f"SELECT {', '.join(rows.COLUMNS)} FROM {self.names.keys} WHERE id = ?"
+        self._exists = f"SELECT 1 FROM {self.names.keys} WHERE id = ?"
+        self._found_last = False
         self._timeout = timeout
         self._lock = threading.Lock()
         self._readers: deque[clock.ClockConnection] = deque()
@@ -106,19 +110,42 @@ class SqliteFile:
             reply: Any = self.try_read_claim(op)
             if reply is not None:
                 return reply  # type: ignore[no-any-return]  # a claim's reply
+        return self.execute_after_read(op)
+
+    def execute_after_read(self, op: Op[R]) -> R:
+        """Run an operation that the caller could not decide by a read (`try_read_claim`)."""
+        if is_usual(op):
+            reply: Any = self._on_writer(lambda connection: write_one(connection, self._usual[type(op)], op))
+            if reply is not None:
+                return reply  # type: ignore[no-any-return]  # the operation's reply
         return follow(self.plans.plan_without_read(op), self.send)
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         """Run operations in one transaction: one commit for all, or none of them happened."""
         self.prepare()
-        return self._run_in_write_transaction(lambda connection: self._execute_each(connection, ops)) if ops else []
+        return self._run_in_write_transaction(lambda connection: self._execute_all(connection, ops)) if ops else []
 
-    def _execute_each(self, connection: clock.ClockConnection, ops: Sequence[Op[Any]]) -> list[Any]:
-        replies: list[Any] = [None] * len(ops)
+    def _execute_all(self, connection: clock.ClockConnection, ops: Sequence[Op[Any]]) -> list[Any]:
+        """The usual writes first, by one call for each kind. The order does not matter: each operation is of another
+        key, and no other writer is let in between."""
+        found = self._execute_usual(connection, ops) if is_each_key_once(ops) else {}
         send = partial(_run, connection)
-        for place, op in sort_by_id(ops):
-            replies[place] = follow(self.plans.plan_without_read(op), send)
-        return replies
+        for place, op in enumerate(ops):
+            if place not in found:
+                found[place] = follow(self.plans.plan_without_read(op), send)
+        return [found[place] for place in range(len(ops))]
+
+    def _execute_usual(self, connection: clock.ClockConnection, ops: Sequence[Op[Any]]) -> dict[int, Any]:
+        """The replies by the position of the operation."""
+        found: dict[int, Any] = {}
+        now = clock.read_host_clock()
+        for kind, write in self._usual.items():
+            places = [place for place, op in enumerate(ops) if type(op) is kind and is_usual(op)]
+            if places:
+                replies = write_many(connection, write, [ops[place] for place in places], now)
+                if replies is not None:
+                    found.update(zip(places, replies, strict=True))
+        return found
 
     def try_read_claim(self, op: Claim) -> ClaimReply | None:
         """A replay or a refusal. None if the claim has to write, or if the file is not open yet.
@@ -128,7 +155,14 @@ class SqliteFile:
         """
         if not self._ready:
             return None
-        row = self._on_reader(lambda connection: connection.execute(self._by_id, (op.id,)).fetchone())
+        try:
+            connection = self._take_reader()
+            try:
+                row = self._read_row(connection, op.id)
+            finally:
+                self._readers.append(connection)
+        except (sqlite3.Error, UnicodeError) as error:
+            raise translate_error(error, self.path) from error
         if row is None:
             return None
         now = clock.read_host_clock() if op.now is None else op.now
@@ -137,6 +171,17 @@ class SqliteFile:
         if grant is None or grant is Grant.OWN:
             return ClaimReply(grant is Grant.OWN, record, now)
         return None
+
+    def _read_row(self, connection: clock.ClockConnection, record_id: bytes) -> Any:
+        """The row of a record, or None. For every SELECT, sqlite3 describes each of its columns anew: for a whole row,
+        that costs more than to find that there is none. So if the last claim found no row, ask first whether there is
+        one. If it found one (replays come together), read it at once."""
+        key = (bytearray(record_id),)  # usual.py says why not bytes
+        if not self._found_last and connection.execute(self._exists, key).fetchone() is None:
+            return None
+        row = connection.execute(self._by_id, key).fetchone()
+        self._found_last = row is not None
+        return row
 
     def send(self, statement: Statement) -> list[Any]:
         return self.write(statement) if statement.writes else self.read(statement)
@@ -164,9 +209,12 @@ class SqliteFile:
     def write(self, statement: Statement) -> list[Any]:
         """Run one statement, which SQLite commits by itself. SQLite takes the write lock first and has committed when
         the last row is fetched: the effect of `BEGIN IMMEDIATE` and `COMMIT`, without two more calls."""
+        return self._on_writer(lambda connection: _run(connection, statement))
+
+    def _on_writer(self, work: Callable[[clock.ClockConnection], R]) -> R:
         with self._lock:
             try:
-                return _run(self._open_writer(), statement)
+                return work(self._open_writer())
             except (sqlite3.Error, UnicodeError) as error:
                 raise translate_error(error, self.path) from error
 
@@ -266,6 +314,12 @@ def _set_wal(connection: clock.ClockConnection, timeout: float) -> None:
             if "locked" not in str(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
+
+
+def is_each_key_once(ops: Sequence[Any]) -> bool:
+    """Otherwise the operations of one key have an order, and an operation without a key may see any of them."""
+    ids = {getattr(op, "id", None) for op in ops}
+    return len(ids) == len(ops) and None not in ids
 
 
 def _run(connection: clock.ClockConnection, statement: Statement) -> list[Any]:

@@ -14,6 +14,7 @@ from retrysafe.core.ops import Claim, ClaimReply, Op
 from retrysafe.stores.base import afollow
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sqlite.file import CAPABILITIES, SqliteFile
+from retrysafe.stores.sqlite.usual import is_usual
 from retrysafe.stores.sqlite.writer import Writer
 
 R = TypeVar("R")
@@ -64,6 +65,8 @@ class AsyncSqliteStore:
             reply: Any = self._file.try_read_claim(op)
             if reply is not None:
                 return reply  # type: ignore[no-any-return]  # a claim's reply
+        if is_usual(op):
+            return await self._writer.call(self._file.execute_after_read, op)
         return await afollow(self._file.plans.plan_without_read(op), self._send)
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 R = TypeVar("R")
-WriterCall = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]]
+WriterCall = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...]]
 
 
 class Writer:
@@ -32,7 +31,7 @@ class Writer:
             self._thread.start()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
-        self._calls.put((loop, future, partial(function, *args)))
+        self._calls.put((loop, future, function, args))
         return future
 
     def stop(self) -> None:
@@ -44,22 +43,18 @@ class Writer:
 
 def _run_calls(calls: SimpleQueue[WriterCall | None]) -> None:
     while (call := calls.get()) is not None:
-        loop, future, function = call
+        loop, future, function, args = call
+        end: Callable[[asyncio.Future[Any], Any], None]
         try:
-            end = partial(_succeed, future, function())
+            end, result = _succeed, function(*args)
         except BaseException as error:
-            end = partial(_fail, future, error)
+            end, result = _fail, error
         try:
-            loop.call_soon_threadsafe(end)
+            loop.call_soon_threadsafe(end, future, result)
         except RuntimeError:  # the loop was closed meanwhile: nothing waits for the result
             continue
         finally:
-            del (
-                call,
-                future,
-                function,
-                end,
-            )  # the thread must not keep the last call alive while it waits
+            del call, future, function, args, result  # the thread must not keep the last call alive while it waits
 
 
 def _succeed(future: asyncio.Future[Any], result: Any) -> None:
