@@ -2,7 +2,8 @@
 
 Calls the applications of the web part in process, without sockets, on an SQLite file. `asgi` has no framework, so every
 instruction of ours weighs most; `fastapi` is the README's way. Two states: `on`, the library as it is; `off`, a copy of
-it from whose source all that counts and measures was taken out (without_figures.py).
+it from whose source all that counts and measures was taken out (without_figures.py, which writes both copies anew so
+that they differ in nothing else).
 
 Two measures. Instructions are counted by valgrind, in a process of its own for each case (callgrind.py).
 Processor time is taken in rounds that alternate between on and off; the median of the differences counts.
@@ -11,6 +12,7 @@ Processor time is taken in rounds that alternate between on and off; the median 
 from __future__ import annotations
 
 import argparse
+import ast
 import asyncio
 import os
 import statistics
@@ -26,7 +28,7 @@ from typing import Any
 from benchmarks.apps import asgi_app
 from benchmarks.callgrind import count_child, measure
 from benchmarks.in_process import call
-from benchmarks.without_figures import copy_library, take_figures_out
+from benchmarks.without_figures import copy_library, take_figures_out, write_anew
 
 CASES = (("asgi", "new"), ("asgi", "replay"), ("fastapi", "new"), ("fastapi", "replay"))
 STATES = ("on", "off")
@@ -141,6 +143,7 @@ def main() -> None:
         sources = {"on": Path(folder, "on"), "off": Path(folder, "off")}
         copy_library(sources["on"])
         copy_library(sources["off"])
+        write_anew(sources["on"], ast.NodeTransformer())
         print(f"{take_figures_out(sources['off'])} statements were taken out", flush=True)
         for kind, which in CASES:
             if given.cases and f"{kind}-{which}" not in given.cases:

@@ -42,32 +42,42 @@ class Events:
     """Counts events and calls the hooks. A hook that raises is logged and has no other effect."""
 
     def __init__(self, hook: EventHook | None = None, figures: Figures | None = None) -> None:
-        self._hooks = [hook] if hook is not None else []
+        self._hooks: list[EventHook] = []
         self.figures = figures if figures is not None else Figures()
-        self._counts, self._taps = self.figures.event_counts, self.figures.taps
+        self._counts, self._listeners = self.figures.event_counts, self.figures.listeners
+        if hook is not None:
+            self.subscribe(hook)
 
-    def emit(
-        self, name: EventName, record_id: bytes, target: str = "", series: Series = NO_SERIES, counted: str = ""
-    ) -> None:
-        """`counted` is the name in the figures, if it says more than the event: `reclaimed`."""
-        counted = counted or name
+    def emit(self, name: EventName, record_id: bytes, target: str = "", series: Series = NO_SERIES) -> None:
+        """Every request comes here, and by `emit_grant`: both are flat, and ask only once whether anybody listens."""
+        try:
+            self._counts[series][name] += 1
+        except KeyError:
+            self.figures.add_event_series(name, series)
+        if self._listeners:
+            self._tell(name, name, record_id, target, series)
+
+    def emit_grant(self, record_id: bytes, target: str, series: Series, attempt: int) -> None:
+        """A claim was granted: `new`, and counted as `reclaimed` if an earlier attempt was released or lapsed."""
+        counted = "new" if attempt < 2 else "reclaimed"
         try:
             self._counts[series][counted] += 1
         except KeyError:
             self.figures.add_event_series(counted, series)
-        if self._taps:
+        if self._listeners:
+            self._tell("new", counted, record_id, target, series)
+
+    def _tell(self, name: EventName, counted: str, record_id: bytes, target: str, series: Series) -> None:
+        if self.figures.taps:
             self.figures.tap(counted, series, 1)
         if self._hooks:
             event = RecordEvent(name, target, record_id.hex())
             for hook in self._hooks:
                 self._call_hook(hook, event)
 
-    def emit_grant(self, record_id: bytes, target: str, series: Series, attempt: int) -> None:
-        """A claim was granted: `new`, and counted as `reclaimed` if an earlier attempt was released or lapsed."""
-        self.emit("new", record_id, target, series, "reclaimed" if attempt > 1 else "")
-
     def subscribe(self, hook: EventHook) -> None:
         self._hooks.append(hook)
+        self._listeners.append(hook)
 
     def counts(self) -> dict[str, int]:
         """How often each event has happened, by name."""
