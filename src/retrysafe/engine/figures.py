@@ -105,8 +105,7 @@ class Figures:
         self.gauges: dict[tuple[str, Labels], float] = {}
         """What the worker read from the store last, by the instrument's name and labels."""
         self.taps: list[Tap] = []
-        self.listeners: list[object] = []
-        """The taps, and the hooks of events: whoever wants to know of an event when it happens."""
+        self._when_tapped: list[Callable[[], None]] = []
         self._known: dict[str, set[str]] = {}
         self._lock = threading.Lock()
 
@@ -143,16 +142,22 @@ class Figures:
     def add_tap(self, tap: Tap) -> None:
         """Call `tap` with each figure from now on."""
         self.taps.append(tap)
-        self.listeners.append(tap)
         self.__class__ = TappedFigures
+        for listen in self._when_tapped:
+            listen()
+
+    def call_when_tapped(self, listen: Callable[[], None]) -> None:
+        """Call `listen` when there is a tap, at once if there is one: from then on each figure is told with `tap`."""
+        self._when_tapped.append(listen)
+        if self.taps:
+            listen()
 
     def expect_runs(self, operation: str) -> None:
         """Count the runs of an operation from zero (FROM_ZERO says why)."""
         for outcome in RUN_OUTCOMES:
             labels = self.bound_labels("runs", (operation, outcome))
             self.counts.setdefault(("runs", labels), 0)
-            if self.taps:
-                self.tap("runs", labels, 0)
+            self.tap("runs", labels, 0)
 
     def begin_execution(self, kind: str) -> float:
         """Work begins. Returns the time, for `end_execution`."""
@@ -210,6 +215,8 @@ class Figures:
         self.batches.observe((kinds.pop() if len(kinds) == 1 else "mixed",), len(batch))
 
     def tap(self, what: str, labels: Labels, by: float) -> None:
+        if not self.taps:
+            return
         bounded = self.bound_labels(what, labels)
         for tap in self.taps:
             try:
@@ -284,8 +291,7 @@ class Histogram:
         cells = self.find_cells(labels)
         cells[bisect_left(self.bounds, value)] += 1
         cells[-1] += value
-        if self._figures.taps:
-            self._figures.tap(self.what, labels, value)
+        self._figures.tap(self.what, labels, value)
 
     def find_cells(self, labels: Labels) -> list[float]:
         """The cells of a series, which is added if it is new."""
