@@ -175,8 +175,9 @@ def build_query(args: argparse.Namespace) -> List:
 
 
 def is_shown(args: argparse.Namespace, record: Record) -> bool:
-    """Audit rows are shown by `retrysafe audit`, and here only by their kind."""
-    return record.kind != AUDIT_KIND or args.kind == AUDIT_KIND
+    """Audit rows are shown by `retrysafe audit`, and here by their kind; and with what is uncertain, if a command died:
+    figures and alerts count it."""
+    return record.kind != AUDIT_KIND or args.kind == AUDIT_KIND or args.state == "uncertain"
 
 
 def run_list(args: argparse.Namespace) -> int:
