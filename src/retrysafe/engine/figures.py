@@ -26,9 +26,9 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from retrysafe.engine.clock import clock
 
 if TYPE_CHECKING:
     from retrysafe.engine.instruments import Instrument
@@ -160,19 +160,20 @@ class Figures:
             self.tap("runs", labels, 0)
 
     def begin_execution(self, kind: str) -> float:
-        """Work begins. Returns the time, for `end_execution`."""
+        """Work begins. Returns the time, for `end_execution`: by `monotonic`, which costs half of what the clock of leases
+        does."""
         try:
             self.active[kind] += 1
         except KeyError:
             self.active.setdefault(kind, 0)
             self.active[kind] += 1
-        return clock()
+        return monotonic()
 
     def end_execution(self, series: tuple[str, str], began: float, error: str = "") -> None:
         """Work has ended. `series` is its kind and target, `error` the class of what it raised. One flat function,
         because every new key comes here."""
         self.active[series[0]] -= 1
-        seconds = clock() - began
+        seconds = monotonic() - began
         if error:
             self.execution.observe((*series, error), seconds)
             return
@@ -268,7 +269,7 @@ class TappedFigures(Figures):
 
     def end_execution(self, series: tuple[str, str], began: float, error: str = "") -> None:
         self.active[series[0]] -= 1
-        self.execution.observe((*series, error), clock() - began)
+        self.execution.observe((*series, error), monotonic() - began)
         self.tap("active", (series[0],), -1)
 
     def observe_store(self, op: type, seconds: float) -> None:
