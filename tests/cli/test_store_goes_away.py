@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ from retrysafe.core.jobs import FailJob, Job, Stage, TakeJobs
 from retrysafe.core.ops import List, Lookup, Stats
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND_MICROS
+from retrysafe.engine.audit import AUDIT_LEASE_SECONDS, AuditEntry, build_audit_claim
 from retrysafe.operators import session as operators_session
 from retrysafe.stores.base import Store
 from retrysafe.stores.registry import open_store
@@ -256,6 +258,27 @@ def test_an_erasure_that_is_killed(place: Place, capsys: pytest.CaptureFixture[s
     (row,) = read_audit_rows(place.url, capsys)
     assert row["outcome"] == "running"
     check_erased_again(words, place.store, capsys)
+
+
+def test_a_command_that_was_killed_is_found_where_the_alert_leads(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its audit row counts as uncertain when its lease is over: it is listed, and a person settles it."""
+    long_ago = time.time_ns() // 1000 - 2 * AUDIT_LEASE_SECONDS * SECOND_MICROS
+    entry = AuditEntry("erase", "ann", "request 4711")
+    row = place.store.execute(replace(build_audit_claim("default", entry, long_ago), now=long_ago, lease=0)).record
+    assert row is not None
+    assert main(["stats", place.url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["uncertain"] == 1
+    assert main(["keys", "list", "--state", "uncertain", "--json", place.url]) == 0
+    assert json.loads(capsys.readouterr().out)["id"] == row.id.hex()
+    (shown,) = read_audit_rows(place.url, capsys)
+    assert shown["outcome"] == "unknown"
+    words = ["keys", "resolve", row.id.hex(), "--id", "--happened", "--because", "looked", place.url]
+    assert main(words) == 0
+    capsys.readouterr()
+    assert main(["stats", place.url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["uncertain"] == 0
 
 
 def check_erased_again(words: list[str], store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,6 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-
 if TYPE_CHECKING:
     from retrysafe.engine.instruments import Instrument
 
@@ -160,8 +159,7 @@ class Figures:
             self.tap("runs", labels, 0)
 
     def begin_execution(self, kind: str) -> float:
-        """Work begins. Returns the time, for `end_execution`: by `monotonic`, which costs half of what the clock of leases
-        does."""
+        """Work begins. Returns the time, for `end_execution`. By `monotonic`: the clock of leases costs twice that."""
         try:
             self.active[kind] += 1
         except KeyError:
