@@ -201,7 +201,8 @@ def test_exporting(place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 LOOKS = (
-    ("keys", "list"), ("keys", "why", "lost"), ("stats",), ("audit",), ("dead-letters",), ("reap",), ("tail", "--times", "1"), ("top", "--times", "1"), ("doctor",),
+    ("keys", "list"), ("keys", "why", "lost"), ("stats",), ("audit",), ("dead-letters",), ("reap",), ("doctor",),
+    ("tail", "--times", "1"), ("top", "--times", "1"),
     ("keys", "resolve", "lost", "--did-not-happen", "--because", "a test"),
 )  # fmt: skip
 
