@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from retrysafe import RetrySafe
 from retrysafe.cli import erase, reap
 from retrysafe.cli.exits import OUT_OF_REACH, USAGE
 from retrysafe.cli.main import main
@@ -217,6 +218,22 @@ def test_every_command_says_once_that_nobody_answers(place: Place, capsys: pytes
             assert "Traceback" not in told.err + told.out
     finally:
         place.come_back()
+
+
+def test_a_worker_says_it_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each of its services fails, for one reason."""
+    monkeypatch.setattr("retrysafe.cli.worker.load_safe", lambda name: RetrySafe(place.url))
+    place.server.kill()
+    try:
+        assert main(["worker", "shop:safe", "--once"]) == OUT_OF_REACH
+    finally:
+        place.come_back()
+    (told,) = [record for record in caplog.records if record.name == "retrysafe.worker"]
+    assert told.exc_info is None
+    assert "completer error=Store" in capsys.readouterr().out
+    assert main(["worker", "shop:safe", "--once"]) == 0
 
 
 def test_an_erasure(place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
