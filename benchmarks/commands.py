@@ -23,7 +23,7 @@ from retrysafe.core.times import SECOND_MICROS
 from retrysafe.stores.registry import find_backend, open_store
 from retrysafe.testing.builders import claim, complete
 
-STORES = ("SQLite", "PostgreSQL", "MySQL", "Redis", "MongoDB")
+STORES = ("SQLite", "PostgreSQL", "MySQL", "Redis", "MongoDB", "DuckDB", "DynamoDB")
 FEW = 1_000
 MANY = {"quick": 2_000, "default": 1_000_000, "full": 1_000_000}
 RUNS = {"quick": 1, "default": 5, "full": 20}

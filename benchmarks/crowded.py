@@ -152,6 +152,50 @@ def crowded_redis(machines: Machines, size: int) -> str:
     return url
 
 
+DUCKDB_FILL = """
+INSERT INTO retrysafe_keys ({columns})
+SELECT unhex(sha256('duck' || n)), 'default', 'http', 'account-7', 'key-' || n, 'POST /payments', '{fingerprint}',
+    CASE WHEN n % {released} = 0 THEN 'released' ELSE 'completed' END, 1, '\\x00'::BLOB, '\\x00'::BLOB, 0, 'uncertain',
+    '', ''::BLOB, ''::BLOB, CASE WHEN n % {released} = 0 THEN NULL ELSE 201 END, '', repeat('x', 200)::BLOB, '', '', 0,
+    0, 0, {never}, 86400000000, 0, ''::BLOB
+FROM range({size}) AS numbers(n)
+"""
+
+
+def crowded_duckdb(machines: Machines, size: int) -> str:
+    import duckdb
+
+    path = machines.sqlite(f"duck_{size}")
+    url = _migrated(f"duckdb:///{path}")
+    columns = ", ".join(f'"{name}"' for name in rows.COLUMNS)
+    with duckdb.connect(path) as db:
+        db.execute(
+            DUCKDB_FILL.format(columns=columns, fingerprint=FINGERPRINT, released=RELEASED, never=NEVER, size=size)
+        )
+        db.execute("CHECKPOINT")
+    return url
+
+
+MAX_PUTS = 25
+"""So many items are written by one request."""
+
+
+def crowded_dynamodb(machines: Machines, size: int) -> str:
+    from tests.servers.dynamodb import client_of
+
+    from retrysafe.stores.dynamodb.items import to_item
+
+    table = f"idle_{size}"
+    url = _migrated(machines.dynamodb.replace("/retrysafe?", f"/{table}?"))
+    client = client_of(machines.dynamodb)
+    for start in range(0, size, MAX_PUTS):
+        numbers = range(start, min(start + MAX_PUTS, size))
+        puts = [{"PutRequest": {"Item": to_item(record(number), 1)}} for number in numbers]
+        while puts:
+            puts = client.batch_write_item(RequestItems={table: puts}).get("UnprocessedItems", {}).get(table, [])
+    return url
+
+
 CROWDED: dict[str, Callable[[Machines, int], str]] = {
     "PostgreSQL": crowded_postgres,
     "SQLite": crowded_sqlite,
@@ -159,6 +203,8 @@ CROWDED: dict[str, Callable[[Machines, int], str]] = {
     "MariaDB": crowded_mariadb,
     "MongoDB": crowded_mongo,
     "Redis": crowded_redis,
+    "DynamoDB": crowded_dynamodb,
+    "DuckDB": crowded_duckdb,
 }
 
 

@@ -18,6 +18,7 @@ from retrysafe.cli import operations
 from retrysafe.cli.main import main
 from retrysafe.core.ops import Forget, List, Lookup, Op
 from retrysafe.core.states import State
+from retrysafe.core.trace_context import encode_traceparent
 from retrysafe.engine.codecs import JsonCodec
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import CorruptRecord
@@ -259,11 +260,24 @@ def test_a_lapsed_run_is_shown_as_lapsed(safe: RetrySafe, capsys: pytest.Capture
     assert (output["state"], output["lapsed"]) == ("claimed", True)
 
 
+def test_the_trace_of_the_first_run_is_shown(url: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    store.execute(builders.claim("traced", now=None, input=encode_traceparent(trace)))
+    assert main(["keys", "show", url, "traced", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["traceparent"] == trace
+
+
 def test_a_lapsed_key_is_shown_as_lapsed(url: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     store.execute(builders.claim("gone", lease=0, now=None))
     store.execute(builders.claim("living", lease=3600, now=None))
-    assert main(["keys", "show", url, "gone"]) == 0
-    assert "claimed (lapsed)" in capsys.readouterr().out
+    store.execute(builders.claim("goes-on", lease=0, now=None, on_lapse="rerun"))
+    for key, shown in (("gone", "uncertain (lapsed)"), ("goes-on", "claimed (lapsed)")):
+        assert main(["keys", "show", url, key]) == 0
+        assert shown in capsys.readouterr().out
+    assert main(["keys", "list", url, "--state", "uncertain"]) == 0
+    listed = capsys.readouterr().out
+    assert "uncertain" in listed, "a person reads the word that was asked for"
+    assert "gone" in listed
     assert main(["keys", "show", url, "living"]) == 0
     assert "lapsed)" not in capsys.readouterr().out
     assert main(["keys", "show", url, "gone", "--json"]) == 0

@@ -69,6 +69,14 @@ TEXTS = (
 )
 
 
+@pytest.mark.parametrize("words", [("operations", "list"), ("worker",)], ids=" ".join)
+def test_a_url_is_no_application(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "postgresql://ann:secret@db/app"]) == 2
+    told = capsys.readouterr().err
+    assert "MODULE:NAME" in told
+    assert "secret" not in told
+
+
 @pytest.mark.parametrize("words", TEXTS, ids=lambda words: " ".join(words).encode("ascii", "replace").decode())
 def test_texts(url: str, store: Store, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     store.execute(claim("lost", lease=0, now=None))

@@ -1,9 +1,10 @@
 """The application that the runbooks are tried on. It lives in the folder of RETRYSAFE_URL's SQLite file; a file named
-`down` there means that the other system is down."""
+`down` there means that the other system is down, one named `killed` that a charge kills the process."""
 
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.web.unit.harness import WsgiCall
 
 URL = os.environ["RETRYSAFE_URL"]
 DOWN = Path(URL.removeprefix("sqlite:///")).parent / "down"
+KILLED = DOWN.with_name("killed")
 
 safe = RetrySafe(URL, namespace="default")
 
@@ -46,6 +48,8 @@ def refund(result: str | None, *, key: str) -> None:
 
 @trip.foreign(undo=refund, backoff=(0.001,))
 def charge(cents: int, *, key: str) -> str:
+    if KILLED.exists():
+        os.kill(os.getpid(), signal.SIGKILL)
     return "ch_1"
 
 

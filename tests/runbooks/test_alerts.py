@@ -12,22 +12,10 @@ import pytest
 import yaml
 
 from retrysafe.engine.instruments import INSTRUMENTS
-from tests.servers.base import ServerUnavailable
-from tests.servers.debian import package
-from tests.servers.lazy import missing
 
 FOLDER = Path(__file__).parents[2] / "monitoring"
 DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text())
 VARIABLES = {"$__rate_interval": "5m", "$job": ".*"}
-
-
-@pytest.fixture(scope="module")
-def promtool() -> list[str]:
-    try:
-        return package("bookworm", "prometheus").command("usr/bin/promtool")
-    except ServerUnavailable as error:
-        missing(str(error))
-        raise
 
 
 def run(promtool: list[str], *arguments: str) -> str:

@@ -1,14 +1,17 @@
-"""Each runbook, followed: a state is brought about, the page's own commands are run, and the alert's figure falls."""
+"""Each runbook, followed: a state is brought about, the page's own commands are run, and the alert's figure falls. The
+alert itself is asked, too: with the figures that were exported before, during and after it (firing.py)."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -23,16 +26,22 @@ from retrysafe.core.jobs import Job, Stage
 from retrysafe.core.ops import Claim, Complete, List, Release
 from retrysafe.core.records import Answer
 from retrysafe.core.states import State
+from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.exposition import format_metrics
 from retrysafe.errors import LeaseLost
 from retrysafe.testing.builders import claim
 from retrysafe.worker import Worker
+from tests.runbooks.firing import Phase, check_alert
 from tests.runbooks.pages import FOLDER, ROOT, SECTIONS, Runbook
 from tests.waiting import until
 
 RULES = yaml.safe_load((ROOT / "monitoring" / "alerts.yml").read_text())["groups"][0]["rules"]
 APP = "tests.runbooks.app:safe"
 LONG_AGO = 1_700_000_000
+SHOW = (
+    "from retrysafe.engine.exposition import format_metrics\nprint(format_metrics(safe.figures.snapshot()), end='')\n"
+)
+"""Prints the figures of the application's process."""
 
 
 class Place:
@@ -48,8 +57,8 @@ class Place:
     def open(self) -> RetrySafe:
         return RetrySafe(self.url)
 
-    def run(self, code: str, check: bool = True) -> None:
-        """Run a line of Python with the application."""
+    def run(self, code: str, check: bool = True) -> str:
+        """Run a line of Python with the application. Returns what it printed."""
         done = subprocess.run(
             [sys.executable, "-c", f"from tests.runbooks.app import *\n{code}"],
             cwd=self.folder,
@@ -59,14 +68,18 @@ class Place:
             check=False,
         )
         assert done.returncode == 0 or not check, done.stderr
+        return done.stdout
 
-    def gauge(self, name: str, *labels: str) -> float:
+    def scrape(self) -> str:
         """What a worker's next round would show."""
         with self.open() as safe:
             worker = Worker(safe)
             (service,) = [each for each in worker.services if each.name == "gauges"]
             worker.run_service(service)
-            return read(safe, name, *labels)
+            return format_metrics(safe.figures.snapshot())
+
+    def gauge(self, name: str, *labels: str) -> float:
+        return total(parse(self.scrape()), name, *labels)
 
     def find(self, **query: object) -> str:
         """The id of the only record."""
@@ -75,18 +88,18 @@ class Place:
             return record.id.hex()
 
 
-def read(safe: RetrySafe, name: str, *labels: str) -> float:
-    return sum(
-        sample.value
-        for family in text_string_to_metric_families(format_metrics(safe.figures.snapshot()))
-        for sample in family.samples
-        if sample.name == name and set(labels) <= set(sample.labels.values())
-    )
-
-
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
+
+
+Ask = Callable[..., None]
+
+
+@pytest.fixture
+def ask(promtool: list[str], tmp_path: Path) -> Ask:
+    """`ask("RetrySafeUncertainKeys", Phase(…), …)`: does the alert fire when it should, and only then?"""
+    return partial(check_alert, promtool, tmp_path)
 
 
 def follow(name: str, place: Place, before_do: Callable[[], None] = lambda: None, **variables: str) -> str:
@@ -133,7 +146,8 @@ def test_each_alert_is_complete_and_uses_instruments_that_exist() -> None:
 # Each page -------------------------------------------------------------------------------------------
 
 
-def test_uncertain_keys(place: Place) -> None:
+def test_uncertain_keys(place: Place, ask: Ask) -> None:
+    quiet = place.scrape()
     place.down.touch()
     place.run("pay('k1')", check=False)
     place.down.unlink()
@@ -141,72 +155,87 @@ def test_uncertain_keys(place: Place) -> None:
     assert place.gauge("retrysafe_uncertain_age_max_seconds") > 0
     with place.open() as safe:
         Worker(safe).run_once()  # the sweeper marks it
-    found = place.find(state=State.UNCERTAIN)
+    found, bad = place.find(state=State.UNCERTAIN), place.scrape()
     assert found[:8] in follow("uncertain-keys", place, ID=found)
+    ask("RetrySafeUncertainKeys", Phase(quiet, 10, False), Phase(bad, 10, True), Phase(place.scrape(), 10, False))
     assert place.gauge("retrysafe_records", "uncertain") == 0
     assert place.gauge("retrysafe_uncertain_age_max_seconds") == 0
     place.run("assert pay('k1') == (200, b'{\"paid\": true}\\n')")  # the retry gets the answer that the person gave
 
 
-def test_undo_failed(place: Place) -> None:
+def test_undo_failed(place: Place, ask: Ask) -> None:
     place.down.touch()
-    place.run(
-        "try:\n    trip(900, key='t1')\nexcept Exception: pass\n"
+    quiet, bad = place.run(
+        f"{SHOW}print('--')\ntry:\n    trip(900, key='t1')\nexcept Exception: pass\n{SHOW}"
         "assert safe.figures.counts['runs', ('trip', 'undo_failed')] == 1"
-    )
+    ).split("--\n")
     assert place.gauge("retrysafe_records", "uncertain") == 1
     place.down.unlink()
     seen = follow("undo-failed", place, ID=place.find(state=State.UNCERTAIN))
     assert "the bank is down" in seen
     assert place.gauge("retrysafe_records", "uncertain") == 0
+    after = place.run(f"assert trip(900, key='t1').status == 402\n{SHOW}")
+    assert total(parse(after), "retrysafe_operation_runs_total", "undo_failed") == 0
+    ask("RetrySafeUndoFailed", Phase(quiet, 10, False), Phase(bad, 10, True), Phase(bad, 70, False))
 
 
-def test_claims_lapsed(place: Place) -> None:
-    """A process was killed inside an operation, an hour ago."""
-    place.run(
-        "import time\nfrom dataclasses import replace\ntask, claim = trip.prepare((50,), {}, 't1')\n"
-        "safe.execute(replace(claim, on_lapse='resume', now=time.time_ns() // 1000 - 3600 * 1_000_000))"
-    )
-    assert place.gauge("retrysafe_records", "lapsed") == 1
+def test_claims_lapsed(place: Place, ask: Ask) -> None:
+    """A process is killed inside an operation, and no worker runs."""
+    quiet = place.scrape()
+    killed = place.folder / "killed"
+    killed.touch()
+    place.run("trip(50, key='t1')", check=False)
+    killed.unlink()
+    until(lambda: place.gauge("retrysafe_records", "lapsed") == 1, 60, "the end of the lease")
+    bad = place.scrape()
     found = place.find(lapsed=True)
     assert found[:8] in follow("claims-lapsed", place, ID=found)
     assert place.gauge("retrysafe_records", "lapsed") == 0
+    ask("RetrySafeClaimsLapsed", Phase(quiet, 10, False), Phase(bad, 20, True), Phase(place.scrape(), 10, False))
     place.run("assert trip(50, key='t1') == Answer(201, {'charged': 50})")
 
 
-def stage(place: Place) -> str:
+def stage(place: Place, seconds_ago: int = 0) -> str:
     job = Job("ab" * 16, "mail", b"{}")
     with place.open() as safe:
-        safe.execute(Stage((job,), namespace="default"))
+        safe.execute(Stage((job,), time.time_ns() // 1000 - seconds_ago * SECOND_MICROS, "default"))
     return job.id
 
 
-def test_outbox_stalled(place: Place) -> None:
-    job = stage(place)
+def test_outbox_stalled(place: Place, ask: Ask) -> None:
+    """A job was committed an hour ago, and no worker runs."""
+    quiet = place.scrape()
+    job = stage(place, 3600)
     assert place.gauge("retrysafe_outbox_messages", "pending") == 1
-    assert place.gauge("retrysafe_outbox_age_max_seconds") > 0
+    bad = place.scrape()
     assert job[:8] in follow("outbox-stalled", place)
     assert place.gauge("retrysafe_outbox_messages", "pending") == 0
     assert place.gauge("retrysafe_outbox_age_max_seconds") == 0
+    ask("RetrySafeOutboxStalled", Phase(quiet, 10, False), Phase(bad, 10, True), Phase(place.scrape(), 10, False))
 
 
-def test_dead_letters(place: Place) -> None:
-    job = stage(place)
+def test_dead_letters(place: Place, ask: Ask) -> None:
+    quiet, job = place.scrape(), stage(place)
     place.down.touch()
     place.run("from retrysafe.worker import Worker\nWorker(safe, job_attempts=1).run_once()")
     place.down.unlink()
     assert place.gauge("retrysafe_outbox_messages", "dead") == 1
+    bad = place.scrape()
     assert "the mail server is down" in follow("dead-letters", place, ID=job)
     assert place.gauge("retrysafe_outbox_messages", "dead") == 0
     assert place.gauge("retrysafe_outbox_messages", "pending") == 0
+    ask("RetrySafeDeadLetters", Phase(quiet, 10, False), Phase(bad, 10, True), Phase(place.scrape(), 10, False))
 
 
-def test_leases_lost(place: Place) -> None:
+def test_leases_lost(place: Place, ask: Ask) -> None:
     """The owner is late: another attempt has the key by then, and dies."""
     with place.open() as safe:
+        quiet = format_metrics(safe.figures.snapshot())
 
         @safe.once("slow:{order}")
         def slow(order: int) -> int:
+            if order > 1:
+                return order
             (record,) = safe.execute(List(state=State.CLAIMED)).records
             safe.execute(Release(record.id, record.fence))
             safe.execute(
@@ -219,11 +248,15 @@ def test_leases_lost(place: Place) -> None:
 
         with pytest.raises(LeaseLost):
             slow(1)
-        assert read(safe, "retrysafe_lease_renewals_total", "lost") == 1
+        bad = format_metrics(safe.figures.snapshot())
+        assert total(parse(bad), "retrysafe_lease_renewals_total", "lost") == 1
         Worker(safe).run_once()
-    assert place.gauge("retrysafe_records", "uncertain") == 1
-    follow("leases-lost", place, ID=place.find(state=State.UNCERTAIN))
-    assert place.gauge("retrysafe_records", "uncertain") == 0
+        assert place.gauge("retrysafe_records", "uncertain") == 1
+        follow("leases-lost", place, ID=place.find(state=State.UNCERTAIN))
+        assert place.gauge("retrysafe_records", "uncertain") == 0
+        assert slow(2) == 2, "the process works on, and loses no lease"
+        after = format_metrics(safe.figures.snapshot())
+    ask("RetrySafeLeasesLost", Phase(quiet, 10, False), Phase(bad, 10, True), Phase(after, 30, False))
 
 
 class Api:
@@ -264,9 +297,12 @@ class Api:
         except HTTPError as error:
             return error.code
 
-    def read(self) -> Samples:
+    def scrape(self) -> str:
         with urlopen(self.metrics, timeout=60) as answer:
-            return parse(answer.read().decode())
+            return str(answer.read().decode())
+
+    def read(self) -> Samples:
+        return parse(self.scrape())
 
 
 Samples = dict[tuple[str, frozenset[str]], float]
@@ -322,22 +358,29 @@ CLAIMS = "retrysafe_claims_total"
 CALLS = "retrysafe_store_operation_duration_seconds"
 
 
-def test_mismatch_ratio(place: Place, api: Api) -> None:
+def test_mismatch_ratio(place: Place, api: Api, ask: Ask) -> None:
     api.start()
+    assert api.pay() == 201
+    quiet = api.scrape()
     api.trigger("mismatch")
-    before = api.read()
+    bad = api.scrape()
+    before = parse(bad)
     assert share(before, {}, CLAIMS, "mismatched") > 0.01
     assert 'outcome="mismatched"' in follow("mismatch-ratio", place, METRICS=api.metrics, API=api.address)
     after = api.read()
     assert total(after, CLAIMS, "replayed") > 0, "the page's own requests keep to one key and one body"
     assert share(after, before, CLAIMS, "mismatched") == 0
+    ask("RetrySafeMismatchRatio", Phase(quiet, 30, False), Phase(bad, 40, True), Phase(api.scrape(), 40, False))
 
 
-def test_busy_ratio(place: Place, api: Api) -> None:
+def test_busy_ratio(place: Place, api: Api, ask: Ask) -> None:
     api.start()
+    assert api.pay() == 201
+    quiet = api.scrape()
     (place.folder / "slow").touch()
     api.trigger("retry-storm", "--times", "5", "--at-once", "5")
-    assert share(api.read(), {}, CLAIMS, "busy") > 0.1
+    bad = api.scrape()
+    assert share(parse(bad), parse(quiet), CLAIMS, "busy") > 0.1
 
     def deploy() -> None:
         """What the page asks for: a policy that lets the second request wait."""
@@ -350,15 +393,20 @@ def test_busy_ratio(place: Place, api: Api) -> None:
     after = api.read()
     assert total(after, CLAIMS, "replayed") > 1, "the page's storm met the work, and waited for its answer"
     assert share(after, {}, CLAIMS, "busy") == 0
+    ask("RetrySafeBusyRatio", Phase(quiet, 30, False), Phase(bad, 40, True))
+    ask("RetrySafeBusyRatio", Phase(api.scrape(), 40, False))  # of the new process, whose counts begin at zero
 
 
-def test_store_slow(place: Place, api: Api) -> None:
+def test_store_slow(place: Place, api: Api, ask: Ask) -> None:
     """A report holds the store's lock for longer than half a second, again and again."""
     api.start()
+    assert api.pay() == 201
+    quiet = api.scrape()
     holding = run_beside(place, "tests.runbooks.holding", place.url.removeprefix("sqlite:///"))
     try:
         until(lambda: api.pay() == 201 and slow_share(api.read(), {}) > 0.01, 120, "a slow operation")
-        before = api.read()
+        bad = api.scrape()
+        before = parse(bad)
         seen = follow("store-slow", place, METRICS=api.metrics, PID=str(holding.pid))
         assert f"{CALLS}_sum" in seen
         assert holding.wait() != 0, "the page's command ended it"
@@ -366,6 +414,11 @@ def test_store_slow(place: Place, api: Api) -> None:
         end(holding)
     was = slow_share(before, {})
     until(lambda: api.pay() == 201 and slow_share(api.read(), before) < was, 120, "operations that are fast again")
+    again = api.scrape()
+    until(lambda: api.pay() == 201 and slow_share(api.read(), parse(again)) == 0, 120, "a time without a slow one")
+    # From one scrape to the next without a slow operation: what came before it is not laid out again.
+    phases = Phase(quiet, 10, False), Phase(bad, 20, True), Phase(again, 1, True), Phase(api.scrape(), 30, False)
+    ask("RetrySafeStoreSlow", *phases)
 
 
 def slow_share(after: Samples, before: Samples) -> float:
@@ -377,15 +430,16 @@ def share_of_fast(after: Samples, before: Samples) -> float:
     return fast / (total(after, f"{CALLS}_count") - total(before, f"{CALLS}_count"))
 
 
-def test_store_errors(place: Place, api: Api) -> None:
+def test_store_errors(place: Place, api: Api, ask: Ask) -> None:
     """The server's process may write no more: for it the disk is full."""
     api.start()
     assert api.pay() == 201
-    healthy = api.read()
+    quiet = api.scrape()
+    healthy = parse(quiet)
     resource.prlimit(api.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
     assert api.pay() == 503, "refused before it runs"
-    before = api.read()
-    assert error_share(before, healthy) > 0.01
+    bad = api.scrape()
+    assert error_share(parse(bad), healthy) > 0.01
 
     def make_room() -> None:
         resource.prlimit(api.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -393,9 +447,11 @@ def test_store_errors(place: Place, api: Api) -> None:
     seen = follow("store-errors", place, before_do=make_room, METRICS=api.metrics)
     assert 'error_type="Store' in seen
     until(lambda: api.pay() == 201, 60, "the process finds the store again by itself")
-    healed = api.read()
+    healed = api.scrape()
     assert api.pay() == 201
-    assert error_share(api.read(), healed) == 0
+    assert error_share(api.read(), parse(healed)) == 0
+    phases = Phase(quiet, 10, False), Phase(bad, 20, True), Phase(healed, 1, True), Phase(api.scrape(), 20, False)
+    ask("RetrySafeStoreErrors", *phases)
 
 
 def error_share(after: Samples, before: Samples) -> float:
@@ -403,38 +459,51 @@ def error_share(after: Samples, before: Samples) -> float:
     return 1 - share(after, before, f"{CALLS}_count", "")
 
 
-def test_reaper_behind(place: Place) -> None:
+def test_reaper_behind(place: Place, ask: Ask) -> None:
+    quiet = place.scrape()
     with place.open() as safe:
         held = safe.execute(claim("k1", namespace="default", retention=1, now=LONG_AGO)).record
         assert held is not None
         assert safe.execute(Complete(held.id, held.fence, Answer(200, b"x"), now=LONG_AGO * 1_000_000 + 1))
     assert place.gauge("retrysafe_reaper_lag_seconds") > 7200
+    bad = place.scrape()
     follow("reaper-behind", place)
     assert place.gauge("retrysafe_reaper_lag_seconds") == 0
     assert place.gauge("retrysafe_records", "expired") == 0
+    ask("RetrySafeReaperBehind", Phase(quiet, 10, False), Phase(bad, 40, True), Phase(place.scrape(), 10, False))
 
 
-def test_worker_silent(place: Place) -> None:
-    """Nobody answers at the worker's address. Then it is started, and its rounds grow."""
+def test_worker_silent(place: Place, ask: Ask) -> None:
+    """Nobody answers at the worker's address. The page's own command starts it, and its rounds grow."""
     from tests.servers.ports import free_port
 
     address = f"127.0.0.1:{free_port()}"
-    page = Runbook("worker-silent")
+    page, pid = Runbook("worker-silent"), place.folder / "worker.pid"
     known = {"RETRYSAFE_URL": place.url, "RETRYSAFE_APP": APP, "WORKER": f"http://{address}"}
     page.follow("Look", place.folder, known)
+    with place.open() as safe:
+        silent = format_metrics(safe.figures.snapshot())  # of the application: it has no worker
     page.follow("Do", place.folder, known)
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "retrysafe.cli.main", "worker", APP, "--health", address, "--json"],
-        cwd=place.folder,
-        env=os.environ | {"RETRYSAFE_URL": place.url, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
     try:
-        assert worker.stdout is not None
-        assert json.loads(worker.stdout.readline())["reaper"] == 0  # its first report: every service has done a round
+        until(lambda: scrape(address) != "", 120, "the worker's first report")
+        begun = scrape(address)
+        until(lambda: count_rounds(scrape(address)) > count_rounds(begun), 120, "another round")
         assert 'service="reaper",outcome="done"' in page.follow("Check", place.folder, known)
+        done = scrape(address)
     finally:
-        worker.terminate()
-        worker.wait()
-        worker.stdout.close()
+        os.kill(int(pid.read_text()), signal.SIGTERM)
+    ask("RetrySafeWorkerSilent", Phase(silent, 20, True), Phase(begun, 1, False), Phase(done, 20, False))
+
+
+def scrape(address: str) -> str:
+    """The figures of a worker that has done a round of each service; empty before that."""
+    try:
+        urlopen(f"http://{address}/", timeout=60).close()
+        with urlopen(f"http://{address}/metrics", timeout=60) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
+
+
+def count_rounds(text: str) -> float:
+    return total(parse(text), "retrysafe_worker_rounds_total", "done")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from retrysafe.core.urls import safe_url
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
 
@@ -49,6 +50,11 @@ def import_object(text: str) -> Any:
 
 def _import_module(text: str) -> Any:
     module, colon, path = text.partition(":")
+    if path.startswith("//"):
+        raise UsageError(
+            f"{safe_url(text)}: this command needs the application's code, not the URL of its store: write "
+            "MODULE:NAME, for example myapp.payments:safe"
+        )
     if not module or not colon or not path:
         raise UsageError(f"{text!r}: write MODULE:NAME, for example myapp.payments:safe")
     here = str(Path.cwd())

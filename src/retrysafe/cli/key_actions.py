@@ -23,7 +23,7 @@ from retrysafe.cli.signals import gate
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.resolving import check_answer
-from retrysafe.errors import StoreError, UsageError
+from retrysafe.errors import UsageError
 from retrysafe.operators.bulk import BulkAction, BulkFilter, RowResult
 from retrysafe.operators.errors import NotFound
 from retrysafe.operators.follow_up import build_command
@@ -39,6 +39,7 @@ from retrysafe.operators.key_actions import (
     make_resolve,
 )
 from retrysafe.operators.record_search import RecordFinder, RecordQuery
+from retrysafe.operators.session import LeftOpen
 
 __all__ = ["add_parsers", "decide_forget", "decide_release", "decide_resolve", "is_forgotten"]
 
@@ -231,7 +232,7 @@ def _act_on_all(args: argparse.Namespace, session: Session, action: KeyAction) -
     try:
         with gate.hold():
             found = bulk.act(choice, reason, {"target": args.target}, report)
-    except (KeyboardInterrupt, StoreError):
+    except (KeyboardInterrupt, LeftOpen):
         print_note(f"interrupted: {changed} of {len(choice.chosen)} changed; give the same command again for the rest")
         raise
     finally:

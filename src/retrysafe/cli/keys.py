@@ -26,6 +26,7 @@ from retrysafe.core.ops import List, Stats, StatsReply
 from retrysafe.core.records import Kind, Record
 from retrysafe.core.states import STATES, State
 from retrysafe.core.times import format_time
+from retrysafe.core.trace_context import read_traceparent
 from retrysafe.engine.audit import AUDIT_KIND
 from retrysafe.engine.why import explain, is_run, state_for_people
 from retrysafe.errors import StoreError, UsageError
@@ -175,8 +176,9 @@ def build_query(args: argparse.Namespace) -> List:
 
 
 def is_shown(args: argparse.Namespace, record: Record) -> bool:
-    """Audit rows are shown by `retrysafe audit`, and here only by their kind."""
-    return record.kind != AUDIT_KIND or args.kind == AUDIT_KIND
+    """Audit rows are shown by `retrysafe audit`, and here by their kind; and with what is uncertain, if a command died:
+    figures and alerts count it."""
+    return record.kind != AUDIT_KIND or args.kind == AUDIT_KIND or args.state == "uncertain"
 
 
 def run_list(args: argparse.Namespace) -> int:
@@ -397,6 +399,7 @@ def describe_record(record: Record, now: int, *, body: bool) -> dict[str, Any]:
         "run": record.run.hex(),
         "note": record.note,
         "fingerprint": str(record.fingerprint),
+        "traceparent": read_traceparent(record) or None,
     }
     return whole | describe_answer(record) if body else whole
 
@@ -411,7 +414,7 @@ def describe_answer(record: Record) -> dict[str, Any]:
 def format_row(record: Record, now: int) -> tuple[str, ...]:
     return (
         record.id.hex()[:12],
-        "lapsed" if record.lapsed(now) else record.state.value,
+        describe_short_state(record, now),
         record.kind,
         shorten(record.scope, 24),
         shorten(record.key, 36),
@@ -421,7 +424,13 @@ def format_row(record: Record, now: int) -> tuple[str, ...]:
     )
 
 
+def describe_short_state(record: Record, now: int) -> str:
+    state = state_for_people(record, now)
+    return "lapsed" if state == State.CLAIMED.value and record.lapsed(now) else state
+
+
 def describe_state(record: Record, now: int) -> str:
     if is_submitted(record) and is_run(record):
         return f"{record.state.value} (submitted, not started)"
-    return f"{record.state.value} (lapsed)" if record.lapsed(now) else record.state.value
+    state = state_for_people(record, now)  # a lapsed guard is uncertain, as in figures and filters
+    return f"{state} (lapsed)" if record.lapsed(now) else state

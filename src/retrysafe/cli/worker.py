@@ -9,6 +9,7 @@ import sys
 import time
 from typing import Any
 
+from retrysafe.cli.exits import DONE, OUT_OF_REACH, REFUSED
 from retrysafe.cli.import_object import load_safe
 from retrysafe.errors import UsageError
 from retrysafe.policy import DEFAULT_LEASE_SECONDS
@@ -17,7 +18,7 @@ from retrysafe.worker.health import Health, plain_count
 from retrysafe.worker.service import TICK_SECONDS, Worker
 from retrysafe.worker.status import TickResult
 
-EXIT_UNHEALTHY = 1
+EXIT_UNHEALTHY = REFUSED
 
 
 def add_parser(commands: Any) -> None:
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         if args.once:
             done = worker.run_once()
             report(done)
-            return 0 if done.healthy else EXIT_UNHEALTHY
+            return OUT_OF_REACH if done.out_of_reach else DONE if done.healthy else EXIT_UNHEALTHY
         stop_on_signals(worker)
         print_banner(safe.operations, safe.publishers, worker, health)
         worker.run(report)

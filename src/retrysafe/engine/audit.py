@@ -107,13 +107,16 @@ def end_audit(row: Record, outcome: str, result: dict[str, Any]) -> Flow[bool]:
     return done
 
 
-def read_audit(record: Record) -> AuditRow:
+def read_audit(record: Record, now: int) -> AuditRow:
+    """`now` is the store's time: a row whose lease has lapsed is not running."""
     try:
         entry = json.loads(record.input) if record.input else {}
     except ValueError:
         entry = {}  # sealed, and this program has no key ring
     result = _read_result(record)
-    outcome = str(result.pop("outcome", "unknown" if record.state is not State.CLAIMED else "running"))
+    outcome = str(
+        result.pop("outcome", "running" if record.state is State.CLAIMED and not record.lapsed(now) else "unknown")
+    )
     return AuditRow(
         record.id.hex(),
         record.created,

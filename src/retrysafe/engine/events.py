@@ -39,35 +39,39 @@ EVENT_NAMES = frozenset(get_args(EventName))
 
 
 class Events:
-    """Counts events and calls the hooks. A hook that raises is logged and has no other effect."""
+    """Counts events and calls the hooks. A hook that raises is logged and has no other effect.
+
+    Every request comes by `emit`, so events to which nobody listens do not ask whether anybody does: the first hook, or
+    the first tap of the figures, makes them HeardEvents."""
 
     def __init__(self, hook: EventHook | None = None, figures: Figures | None = None) -> None:
-        self._hooks = [hook] if hook is not None else []
+        self._hooks: list[EventHook] = []
         self.figures = figures if figures is not None else Figures()
-        self._counts, self._taps = self.figures.event_counts, self.figures.taps
+        self._counts = self.figures.event_counts
+        self.figures.call_when_tapped(self._become_heard)
+        if hook is not None:
+            self.subscribe(hook)
 
-    def emit(
-        self, name: EventName, record_id: bytes, target: str = "", series: Series = NO_SERIES, counted: str = ""
-    ) -> None:
-        """`counted` is the name in the figures, if it says more than the event: `reclaimed`."""
-        counted = counted or name
+    def emit(self, name: EventName, record_id: bytes, target: str = "", series: Series = NO_SERIES) -> None:
+        try:
+            self._counts[series][name] += 1
+        except KeyError:
+            self.figures.add_event_series(name, series)
+
+    def emit_grant(self, record_id: bytes, target: str, series: Series, attempt: int) -> None:
+        """A claim was granted: `new`, and counted as `reclaimed` if an earlier attempt was released or lapsed."""
+        counted = "new" if attempt < 2 else "reclaimed"
         try:
             self._counts[series][counted] += 1
         except KeyError:
             self.figures.add_event_series(counted, series)
-        if self._taps:
-            self.figures.tap(counted, series, 1)
-        if self._hooks:
-            event = RecordEvent(name, target, record_id.hex())
-            for hook in self._hooks:
-                self._call_hook(hook, event)
-
-    def emit_grant(self, record_id: bytes, target: str, series: Series, attempt: int) -> None:
-        """A claim was granted: `new`, and counted as `reclaimed` if an earlier attempt was released or lapsed."""
-        self.emit("new", record_id, target, series, "reclaimed" if attempt > 1 else "")
 
     def subscribe(self, hook: EventHook) -> None:
         self._hooks.append(hook)
+        self._become_heard()
+
+    def _become_heard(self) -> None:
+        self.__class__ = HeardEvents
 
     def counts(self) -> dict[str, int]:
         """How often each event has happened, by name."""
@@ -85,3 +89,22 @@ class Events:
             import logging  # slow to import, and hooks seldom fail
 
             logging.getLogger("retrysafe").exception("the event hook failed on %s", event.name)
+
+
+class HeardEvents(Events):
+    """Events to which somebody listens: a hook, or a tap of the figures."""
+
+    def emit(self, name: EventName, record_id: bytes, target: str = "", series: Series = NO_SERIES) -> None:
+        super().emit(name, record_id, target, series)
+        self._tell(name, name, record_id, target, series)
+
+    def emit_grant(self, record_id: bytes, target: str, series: Series, attempt: int) -> None:
+        super().emit_grant(record_id, target, series, attempt)
+        self._tell("new", "new" if attempt < 2 else "reclaimed", record_id, target, series)
+
+    def _tell(self, name: EventName, counted: str, record_id: bytes, target: str, series: Series) -> None:
+        self.figures.tap(counted, series, 1)
+        if self._hooks:
+            event = RecordEvent(name, target, record_id.hex())
+            for hook in self._hooks:
+                self._call_hook(hook, event)

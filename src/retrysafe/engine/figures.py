@@ -13,8 +13,9 @@ and CPython switches threads only at calls and loops, so no count is lost (tests
 build without the GIL a count may be lost now and then.
 
 What every request comes by is made cheap (`python -m benchmarks.figures`): events are counted in a small dict for each
-series; times of the store are collected in a list and sorted into buckets together; `retrysafe.requests` is read from
-the census, which counts each request anyway (web/key_usage.py).
+series; times of the store and of executions are collected in lists and sorted into buckets together;
+`retrysafe.requests` is read from the census, which counts each request anyway (web/key_usage.py); and figures that
+nobody taps do not ask whether anybody does: a tap makes them TappedFigures.
 
 instruments.py says what each figure is called outside. It is not imported here: a program that is never asked for its
 figures need not load it.
@@ -25,9 +26,8 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from retrysafe.engine.clock import clock
 
 if TYPE_CHECKING:
     from retrysafe.engine.instruments import Instrument
@@ -59,7 +59,7 @@ FROM_ZERO = ("renewed", "renew_failed", "lease_lost")
 """Counted from zero. A rule that asks for an increase does not see one in a series whose first value is 1."""
 
 MAX_UNSORTED_TIMES = 256
-"""How many times of the store are collected before they are sorted into buckets."""
+"""How many times of one series are collected before they are sorted into buckets."""
 
 RUN_OUTCOMES = ("finished", "stopped", "undone", "undo_failed")
 
@@ -97,11 +97,14 @@ class Figures:
         self.store_calls = Histogram("store", STORE_SECONDS, self)
         self._store_times: dict[type, list[float]] = {}
         """Times of operations that succeeded, by their class, that are not in `store_calls` yet."""
+        self._execution_times: dict[tuple[str, str], list[float]] = {}
+        """Durations of executions without an error, by kind and target, that are not in `execution` yet."""
         self.outbox_delay = Histogram("outbox_delay", DELAY_SECONDS, self)
         self.batches = Histogram("batch", BATCH_SIZES, self)
         self.gauges: dict[tuple[str, Labels], float] = {}
         """What the worker read from the store last, by the instrument's name and labels."""
         self.taps: list[Tap] = []
+        self._when_tapped: list[Callable[[], None]] = []
         self._known: dict[str, set[str]] = {}
         self._lock = threading.Lock()
 
@@ -111,8 +114,6 @@ class Figures:
             self.counts[what, labels] += 1
         except KeyError:
             self.add_series(what, labels)
-        if self.taps:
-            self.tap(what, labels, 1)
 
     def add_series(self, what: str, labels: Labels) -> None:
         """Count a series for the first time, or one whose label is over the limit."""
@@ -140,42 +141,51 @@ class Figures:
     def add_tap(self, tap: Tap) -> None:
         """Call `tap` with each figure from now on."""
         self.taps.append(tap)
-        self.observe_store = self._observe_store_at_once  # type: ignore[method-assign]  # a tap does not wait
+        self.__class__ = TappedFigures
+        for listen in self._when_tapped:
+            listen()
+
+    def call_when_tapped(self, listen: Callable[[], None]) -> None:
+        """Call `listen` when there is a tap, at once if there is one: from then on each figure is told with `tap`."""
+        self._when_tapped.append(listen)
+        if self.taps:
+            listen()
 
     def expect_runs(self, operation: str) -> None:
         """Count the runs of an operation from zero (FROM_ZERO says why)."""
         for outcome in RUN_OUTCOMES:
             labels = self.bound_labels("runs", (operation, outcome))
             self.counts.setdefault(("runs", labels), 0)
-            if self.taps:
-                self.tap("runs", labels, 0)
+            self.tap("runs", labels, 0)
 
     def begin_execution(self, kind: str) -> float:
-        """Work begins. Returns the time, for `end_execution`."""
+        """Work begins. Returns the time, for `end_execution`. By `monotonic`: the clock of leases costs twice that."""
         try:
             self.active[kind] += 1
         except KeyError:
             self.active.setdefault(kind, 0)
             self.active[kind] += 1
-        if self.taps:
-            self.tap("active", (kind,), 1)
-        return clock()
+        return monotonic()
 
     def end_execution(self, series: tuple[str, str], began: float, error: str = "") -> None:
         """Work has ended. `series` is its kind and target, `error` the class of what it raised. One flat function,
-        because every new key comes here: `Histogram.observe` would be two calls more."""
-        kind, target = series
-        self.active[kind] -= 1
-        seconds = clock() - began
+        because every new key comes here."""
+        self.active[series[0]] -= 1
+        seconds = monotonic() - began
+        if error:
+            self.execution.observe((*series, error), seconds)
+            return
         try:
-            cells = self.execution.cells[kind, target, error]
+            times = self._execution_times[series]
         except KeyError:
-            cells = self.execution.find_cells((kind, target, error))
-        cells[bisect_left(EXECUTION_SECONDS, seconds)] += 1
-        cells[-1] += seconds
-        if self.taps:
-            self.tap("execution", (kind, target, error), seconds)
-            self.tap("active", (kind,), -1)
+            times = self._find_execution_times(series)
+        times.append(seconds)
+        if len(times) >= MAX_UNSORTED_TIMES:
+            sort_times(self.execution, (*series, ""), times)
+
+    def _find_execution_times(self, series: tuple[str, str]) -> list[float]:
+        kind, target, _ = self.bound_labels("execution", (*series, ""))
+        return self._execution_times.setdefault((kind, target), [])
 
     def observe_store(self, op: type, seconds: float) -> None:
         """The store has answered. One flat function, because every request comes here two times."""
@@ -185,31 +195,14 @@ class Figures:
             times = self._store_times.setdefault(op, [])
         times.append(seconds)
         if len(times) >= MAX_UNSORTED_TIMES:
-            self._sort_times(op, times)
+            sort_times(self.store_calls, (op.__name__, ""), times)
 
-    def _observe_store_at_once(self, op: type, seconds: float) -> None:
-        self.store_calls.observe((op.__name__, ""), seconds)
-
-    def sort_store_times(self) -> None:
-        """Put all times of the store into their buckets."""
+    def sort_all_times(self) -> None:
+        """Put all times that were collected into their buckets."""
         for op, times in list(self._store_times.items()):
-            while times:
-                self._sort_times(op, times)
-
-    def _sort_times(self, op: type, times: list[float]) -> None:
-        """Put times into their buckets. Without a lock, which might be held by this very thread, interrupted by a
-        signal, or by a thread that a fork left behind. No thread is switched between the next two lines (see above)."""
-        taken = times[:MAX_UNSORTED_TIMES]
-        del times[:MAX_UNSORTED_TIMES]
-        cells, above = self.store_calls.find_cells((op.__name__, "")), 0
-        taken.sort()
-        for place, bound in enumerate(STORE_SECONDS):
-            below, above = above, bisect_right(taken, bound, above)
-            cells[place] += above - below
-        # Computed before: a call between the reading and the writing of a cell would let another thread in.
-        last, slowest, seconds = len(STORE_SECONDS), len(taken) - above, sum(taken)
-        cells[last] += slowest
-        cells[-1] += seconds
+            sort_all(self.store_calls, (op.__name__, ""), times)
+        for series, times in list(self._execution_times.items()):
+            sort_all(self.execution, (*series, ""), times)
 
     def observe_store_error(self, op: type, seconds: float, error: str) -> None:
         """The store has failed; `error` is the class of its error."""
@@ -221,6 +214,8 @@ class Figures:
         self.batches.observe((kinds.pop() if len(kinds) == 1 else "mixed",), len(batch))
 
     def tap(self, what: str, labels: Labels, by: float) -> None:
+        if not self.taps:
+            return
         bounded = self.bound_labels(what, labels)
         for tap in self.taps:
             try:
@@ -258,24 +253,44 @@ class Figures:
         return gather(self)
 
 
+class TappedFigures(Figures):
+    """Figures that call their taps. A tap does not wait: what the others collect is measured at once here."""
+
+    def count(self, what: str, labels: Labels) -> None:
+        super().count(what, labels)
+        self.tap(what, labels, 1)
+
+    def begin_execution(self, kind: str) -> float:
+        began = super().begin_execution(kind)
+        self.tap("active", (kind,), 1)
+        return began
+
+    def end_execution(self, series: tuple[str, str], began: float, error: str = "") -> None:
+        self.active[series[0]] -= 1
+        self.execution.observe((*series, error), monotonic() - began)
+        self.tap("active", (series[0],), -1)
+
+    def observe_store(self, op: type, seconds: float) -> None:
+        self.store_calls.observe((op.__name__, ""), seconds)
+
+
 class Histogram:
     """Durations or sizes, by labels."""
 
-    __slots__ = ("_bounds", "_figures", "cells", "what")
+    __slots__ = ("_figures", "bounds", "cells", "what")
 
     def __init__(self, what: str, bounds: tuple[float, ...], figures: Figures) -> None:
         self.what = what
         self.cells: dict[Labels, list[float]] = {}
         """The count of each bucket, and at the end the sum."""
-        self._bounds = bounds
+        self.bounds = bounds
         self._figures = figures
 
     def observe(self, labels: Labels, value: float) -> None:
         cells = self.find_cells(labels)
-        cells[bisect_left(self._bounds, value)] += 1
+        cells[bisect_left(self.bounds, value)] += 1
         cells[-1] += value
-        if self._figures.taps:
-            self._figures.tap(self.what, labels, value)
+        self._figures.tap(self.what, labels, value)
 
     def find_cells(self, labels: Labels) -> list[float]:
         """The cells of a series, which is added if it is new."""
@@ -283,13 +298,34 @@ class Histogram:
             return self.cells[labels]
         except KeyError:
             bounded = self._figures.bound_labels(self.what, labels)
-            return self.cells.setdefault(bounded, [0] * (len(self._bounds) + 1) + [0.0])
+            return self.cells.setdefault(bounded, [0] * (len(self.bounds) + 1) + [0.0])
 
     def series(self) -> dict[Labels, float | Buckets]:
         return {
             labels: Buckets(tuple(int(count) for count in cells[:-1]), cells[-1])
             for labels, cells in list(self.cells.items())
         }
+
+
+def sort_all(histogram: Histogram, labels: Labels, times: list[float]) -> None:
+    while times:
+        sort_times(histogram, labels, times)
+
+
+def sort_times(histogram: Histogram, labels: Labels, times: list[float]) -> None:
+    """Put times into their buckets. Without a lock, which might be held by this very thread, interrupted by a signal,
+    or by a thread that a fork left behind. No thread is switched between the next two lines (see above)."""
+    taken = times[:MAX_UNSORTED_TIMES]
+    del times[:MAX_UNSORTED_TIMES]
+    cells, bounds, above = histogram.find_cells(labels), histogram.bounds, 0
+    taken.sort()
+    for place, bound in enumerate(bounds):
+        below, above = above, bisect_right(taken, bound, above)
+        cells[place] += above - below
+    # Computed before: a call between the reading and the writing of a cell would let another thread in.
+    last, slowest, seconds = len(bounds), len(taken) - above, sum(taken)
+    cells[last] += slowest
+    cells[-1] += seconds
 
 
 def label_group(what: str, place: int) -> str:

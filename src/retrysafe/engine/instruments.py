@@ -179,7 +179,7 @@ def locate(what: str, labels: Labels, store: str) -> tuple[Instrument, Labels] |
 
 def gather(figures: Figures) -> list[Metric]:
     """Everything that was counted, by instrument, in the order of the table."""
-    figures.sort_store_times()
+    figures.sort_all_times()
     found: dict[str, dict[Labels, float | Buckets]] = {}
 
     def add(what: str, labels: Labels, value: float) -> None:

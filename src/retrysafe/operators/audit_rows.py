@@ -45,14 +45,15 @@ class AuditSearch:
         return "" if self._by_id else self._search.cursor
 
     def __iter__(self) -> Iterator[AuditRow]:
-        found = []
+        found, now = [], self._session.read_time()
         for record in self._search:
             if self._by_id and not record.id.startswith(self._prefix):
                 self._passed = True
                 return
             if record.kind == AUDIT_KIND and record.namespace == self._session.namespace:
                 if self._by_id:
-                    yield read_audit(record)
+                    yield read_audit(record, now)
                 elif record.created >= self._since:
                     found.append(record)
-        yield from map(read_audit, sorted(found, key=lambda record: record.created))
+        for record in sorted(found, key=lambda record: record.created):
+            yield read_audit(record, now)

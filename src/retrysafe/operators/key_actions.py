@@ -15,10 +15,10 @@ from retrysafe.engine.audit import AUDIT_KIND
 from retrysafe.engine.resolving import WITHOUT_ANSWER, advise_on_settled, convert_to_result
 from retrysafe.engine.sealing import is_sealed
 from retrysafe.engine.why import state_for_people
-from retrysafe.errors import NotUncertain, UsageError
+from retrysafe.errors import NotUncertain, StoreError, UsageError
 from retrysafe.operators.errors import ChangedUnderneath, Refused
 from retrysafe.operators.follow_up import build_command
-from retrysafe.operators.session import Reason, Session
+from retrysafe.operators.session import LeftOpen, Reason, Session
 
 
 class Decision(NamedTuple):
@@ -156,7 +156,10 @@ def act_on_record(
     with session.act(reason.entry(action.name, (record.id.hex(),), **details)) as audit:
         if not session.execute(decision.op):
             raise changed_error(session, record)
-        after = session.execute(Lookup(record.id)).record or record
+        try:
+            after = session.execute(Lookup(record.id)).record or record
+        except StoreError as error:
+            raise LeftOpen(audit, error, done=True) from error
         audit.result = {"after": after.state.value}
     return ActedRecord(after, audit.id)
 

@@ -12,7 +12,7 @@ from retrysafe.core.records import Record
 from retrysafe.engine.audit import AuditEntry, begin_audit, end_audit, renew_audit
 from retrysafe.engine.drive import run
 from retrysafe.engine.safe import RetrySafe
-from retrysafe.errors import NotUncertain, RetrySafeError, StoreError, UsageError
+from retrysafe.errors import NotUncertain, RetrySafeError, StoreError, StoreUnclear, UsageError
 from retrysafe.operators.errors import CommandError, OutOfReach
 from retrysafe.stores.base import Capabilities, Store
 
@@ -83,7 +83,8 @@ class Session:
 
     @contextmanager
     def act(self, entry: AuditEntry) -> Iterator[Audit]:
-        """Write the audit row, do the action, write what came of it."""
+        """Write the audit row, do the action, write what came of it. Raises LeftOpen if the store went away after the
+        row was written: the row stays open, and shows as unknown later."""
         now = self.read_time()
         try:
             row = self.run(begin_audit(self.namespace, entry, now))
@@ -92,14 +93,40 @@ class Session:
         audit = Audit(self, row)
         try:
             yield audit
+        except StoreError as error:
+            raise LeftOpen(audit, error) from error
+        except LeftOpen:
+            raise
         except BaseException as error:
             audit.note_failure(error)
             raise
-        self.run(end_audit(row, audit.outcome, audit.result))
+        try:
+            self.run(end_audit(row, audit.outcome, audit.result))
+        except StoreError as error:
+            raise LeftOpen(audit, error, done=True) from error
 
 
 class AuditNotWritten(OutOfReach):
     """The store took no audit row, so the action was not begun."""
+
+
+class LeftOpen(OutOfReach):
+    """The store went away in the middle of an action. The hint says what is known of it."""
+
+    def __init__(self, audit: Audit, error: StoreError, *, done: bool = False) -> None:
+        super().__init__(str(error), describe_left_open(audit, error, done=done))
+
+
+def describe_left_open(audit: Audit, error: StoreError, *, done: bool) -> str:
+    so_far = ", ".join(f"{name} {value}" for name, value in audit.result.items() if isinstance(value, int | str))
+    if done:
+        known = "the work was done"
+    elif isinstance(error, StoreUnclear):
+        known = "the change that was not answered may have been made"
+    else:
+        known = "what failed was not done"
+    so_far = f" (so far: {so_far})" if so_far else ""
+    return f"{known}{so_far}; audit row {audit.id[:32]} stays open. Look before you give the command again"
 
 
 class Audit:
@@ -118,9 +145,7 @@ class Audit:
         self._session.run(renew_audit(self.row))
 
     def note_failure(self, error: BaseException) -> None:
-        """The action failed. A store that is out of reach leaves the row open: it shows as uncertain later."""
-        if isinstance(error, StoreError):
-            return
+        """The action failed, and the store answers."""
         outcome = "refused" if isinstance(error, CommandError | UsageError | NotUncertain) else "failed"
         result = {**self.result, "error": type(error).__name__}
         with suppress(RetrySafeError):  # the first error is the one to show

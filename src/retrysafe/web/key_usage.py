@@ -14,13 +14,13 @@ import os
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from retrysafe.core.keys import MAX_TEXT_CHARS, frame
-from retrysafe.engine.figures import MAX_LABEL_VALUES, Figures, Labels, Tap
+from retrysafe.engine.figures import MAX_LABEL_VALUES, Figures, Labels
 
 UsageKind = Literal[
     "keyed", "missing", "malformed", "generated", "unclaimed",
@@ -71,21 +71,21 @@ class KeyUsageStats:
         self._evicted: dict[str, UsageRow] = {}
         """The sum of evicted routes by their label."""
         self._figures: Figures | None = None
-        self._taps: Sequence[Tap] = ()
 
     def report_to(self, figures: Figures) -> None:
         """Let these figures read `retrysafe.requests` from here, so that a request is counted once and not twice. A
         table that several RetrySafe objects share reports to the first."""
         if self._figures is None:
-            self._figures, self._taps = figures, figures.taps
+            self._figures = figures
             figures.sources.append(self.count_requests)
+            figures.call_when_tapped(self._become_tapped)
+
+    def _become_tapped(self) -> None:
+        self.__class__ = TappedUsageStats
 
     def count(self, target: str, scope: str, sent: UsageKind, label: str = "") -> bool:
         """Add one. True if it is the first of its kind and should be logged. `label` is the route in figures."""
         client = _hash_scope_cached(scope) if 0 < len(scope) <= MAX_TEXT_CHARS else hash_client(scope)
-        if self._taps and sent in FIGURE_KEYS:
-            assert self._figures is not None
-            self._figures.tap("requests", (FIGURE_KEYS[sent], label or target), 1)
         at = _KIND_INDEX[sent]
         with self._lock:
             row = self._find_row(target, client, label)
@@ -181,6 +181,16 @@ class KeyUsageStats:
             self._firsts, self._since = 0, now
         self._firsts += 1
         return self._firsts <= MAX_FIRSTS_PER_HOUR
+
+
+class TappedUsageStats(KeyUsageStats):
+    """The table of a RetrySafe object whose figures are tapped: each request is told when it is counted. Without a tap
+    nothing is asked (engine/figures.py)."""
+
+    def count(self, target: str, scope: str, sent: UsageKind, label: str = "") -> bool:
+        if self._figures is not None and sent in FIGURE_KEYS:
+            self._figures.tap("requests", (FIGURE_KEYS[sent], label or target), 1)
+        return super().count(target, scope, sent, label)
 
 
 def hash_client(scope: str) -> str:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from retrysafe.errors import StoreOutage
 from retrysafe.worker.flows import ShouldStop, WorkerFlow
 
 STOP_POLL_SECONDS = 0.2
@@ -41,6 +42,11 @@ class TickResult(NamedTuple):
     """On the monotonic clock of the process."""
 
     @property
+    def out_of_reach(self) -> bool:
+        """Whether a service failed because the store did not answer."""
+        return any(isinstance(count, StoreOutage) for count in self.counts.values())
+
+    @property
     def healthy(self) -> bool:
         return not any(isinstance(count, Exception) for count in self.counts.values())
 
@@ -62,6 +68,7 @@ class WorkerStatus:
         self._on_round = on_round
         """Called with the service, and `done` or `failed`."""
         self._changed = threading.Condition()
+        self._outage_told = False
         self._counts: dict[str, Any] = {}
         self.by_service: dict[str, ServiceStatus] = {}
         self.last: TickResult | None = None
@@ -80,8 +87,10 @@ class WorkerStatus:
         try:
             yield done
         except Exception as problem:
-            _log.exception("the %s failed; it is tried again at the next tick", name)
+            self._log_failure(name, problem)
             error = problem
+        else:
+            self._outage_told = False
         finally:
             with self._changed:
                 rounds = self.by_service[name].rounds + 1
@@ -91,6 +100,15 @@ class WorkerStatus:
                     self._counts[service] = add_counts(self._counts.get(service), count)
                 self._changed.notify_all()
             self._on_round(service, "done" if error is None else "failed")
+
+    def _log_failure(self, name: str, problem: Exception) -> None:
+        """Log why a round failed. A store that does not answer fails every service at every tick: that is said once,
+        without a traceback, until a round succeeds."""
+        if not isinstance(problem, StoreOutage):
+            _log.exception("the %s failed; it is tried again at the next tick", name)
+        elif not self._outage_told:
+            self._outage_told = True
+            _log.error("the %s failed; it is tried again at the next tick: %s", name, problem)
 
     def report(self, seconds: float) -> TickResult:
         """The counts since the last report. A service that failed in its last round is reported as failed."""

@@ -164,6 +164,8 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "a mistyped SQLite path in any command",
         "`retrysafe … \\| head` ended in `BrokenPipeError`",
         "`keys resolve --all --yes … \\| head` stopped",
+        "A store that went away in the middle of a command",
+        "A command that was killed left an audit row",
         "with `--scope`, `keys show` and `keys why` looked in the namespace",
         "`keys resolve --happened --answer FILE --status 99999`",
         "a key that the terminal's encoding has not",

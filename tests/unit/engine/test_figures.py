@@ -143,6 +143,7 @@ def test_no_count_is_lost_among_threads_though_there_is_no_lock() -> None:
             events.emit("replayed", b"", "", ("http", f"target-{number % 3}"))
             events.figures.store_calls.observe(("Lookup", ""), 0.001)
             events.figures.observe_store(Claim, 0.001)
+            events.figures.end_execution(("http", "pay"), events.figures.begin_execution("http"))
 
     running = [threading.Thread(target=count) for _ in range(threads)]
     for thread in running:
@@ -150,6 +151,10 @@ def test_no_count_is_lost_among_threads_though_there_is_no_lock() -> None:
     for thread in running:
         thread.join()
     assert events.counts() == {"replayed": threads * times}
+    assert read(events.figures, ACTIVE) == {("http",): 0}
+    (executions,) = read(events.figures, EXECUTIONS).values()
+    assert isinstance(executions, Buckets)
+    assert executions.total == threads * times
     measured = read(events.figures, STORE_OPERATIONS)
     assert set(measured) == {("lookup", "", ""), ("claim", "", "")}
     for series in measured.values():
@@ -188,7 +193,7 @@ def test_times_are_sorted_while_others_are_added_and_while_somebody_looks() -> N
     def look() -> None:
         start.wait()
         for _ in range(rounds):
-            figures.sort_store_times()
+            figures.sort_all_times()
 
     running = [threading.Thread(target=each) for each in (add, add, add, add, look)]
     for thread in running:
@@ -204,7 +209,9 @@ def test_a_label_has_so_many_values_and_the_rest_is_other() -> None:
     events = Events()
     for number in range(3 * MAX_LABEL_VALUES):
         events.emit("new", b"", "", ("http", f"target-{number}"))
-        events.figures.execution.observe(("http", f"target-{number}", f"Error{number}"), 0.1)
+        series = ("http", f"target-{number}")
+        events.figures.end_execution(series, events.figures.begin_execution("http"), f"Error{number}")
+        events.figures.end_execution(series, events.figures.begin_execution("http"))
         events.figures.count("requests", ("present", f"target-{number}"))
     targets = {labels[2] for labels in read(events.figures, CLAIMS)}
     assert len(targets) == MAX_LABEL_VALUES + 1

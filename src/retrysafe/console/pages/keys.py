@@ -55,7 +55,7 @@ class KeyFilter(NamedTuple):
     def matches(self, record: Record, now: int) -> bool:
         """The part that the store does not filter by."""
         return (
-            record.kind != AUDIT_KIND
+            (record.kind != AUDIT_KIND or self.state == "uncertain")  # a command that died: it is counted as uncertain
             and (not self.target or record.target == self.target)
             and (not self.key or record.key == self.key)
             and record.started <= now - self.older_than * SECOND_MICROS

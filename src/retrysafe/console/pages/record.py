@@ -84,7 +84,7 @@ def find_done(visit: Visit, record: Record) -> AuditRow | None:
     found = visit.look_up(visit.request.param("did"))
     if found is None or found.kind != AUDIT_KIND or found.namespace != visit.session.namespace:
         return None
-    row = read_audit(found)
+    row = read_audit(found, visit.now)
     return row if record.id.hex() in row.records else None
 
 
