@@ -241,8 +241,7 @@ class Exchange:
         return None
 
     def _build_grant(self, task: Task, claim: Claim, record: Record, now: int, asked: float) -> GrantedClaim:
-        counted = "reclaimed" if record.attempt > 1 else "new"
-        self.settings.safe.events.emit("new", claim.id, task.target, task.series, counted)
+        self.settings.safe.events.emit_grant(claim.id, task.target, task.series, record.attempt)
         until = asked + (record.lease_until - now) / SECOND_MICROS
         lease = Lease(claim.id, task.key.value, Fence(record.attempt, record.token), until)
         return GrantedClaim(task, lease, record, time.monotonic())
