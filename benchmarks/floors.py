@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 BODY = b'{"order":4127,"status":"accepted","items":[1,2,3],"note":"' + b"x" * 140 + b'"}'
 
@@ -191,3 +192,74 @@ def redis_threads(url: str) -> Iterator[Callable[[], Any]]:
 
     yield pair
     client.close()
+
+
+_MYSQL_CREATE = (
+    "CREATE TABLE IF NOT EXISTS floor (`key` varbinary(32) PRIMARY KEY, token varbinary(16) NOT NULL, "
+    "state varchar(16) NOT NULL, body longblob) ENGINE = InnoDB"
+)
+_MYSQL_INSERT = "INSERT INTO floor VALUES (%s, %s, 'claimed', NULL)"
+_MYSQL_UPDATE = "UPDATE floor SET state = 'completed', body = %s WHERE `key` = %s AND token = %s"
+
+
+@asynccontextmanager
+async def asyncmy_pairs(url: str) -> AsyncIterator[Work]:
+    """A key that exists fails the insert, with the error 1062."""
+    import asyncmy
+
+    at = mysql_address(url)
+    async with asyncmy.create_pool(minsize=1, maxsize=POOL, autocommit=True, **at) as pool:
+
+        async def write(text: str, *values: bytes) -> int:
+            async with pool.acquire() as connection, connection.cursor() as cursor:
+                return int(await cursor.execute(text, values or None))
+
+        await write(_MYSQL_CREATE)
+
+        async def pair() -> None:
+            key, token = name_and_token()
+            assert await write(_MYSQL_INSERT, key, token) == 1
+            assert await write(_MYSQL_UPDATE, BODY, key, token) == 1
+
+        yield pair
+
+
+@contextmanager
+def pymysql_threads(url: str) -> Iterator[Callable[[], Any]]:
+    """A connection for each thread."""
+    import threading
+
+    import pymysql
+
+    at = mysql_address(url)
+    own = threading.local()
+    opened: list[Any] = []
+
+    def write(text: str, *values: bytes) -> int:
+        if not hasattr(own, "connection"):
+            own.connection = pymysql.connect(autocommit=True, binary_prefix=True, **at)
+            opened.append(own.connection)
+        with own.connection.cursor() as cursor:
+            return int(cursor.execute(text, values or None))
+
+    write(_MYSQL_CREATE)
+
+    def pair() -> None:
+        key, token = name_and_token()
+        assert write(_MYSQL_INSERT, key, token) == 1
+        assert write(_MYSQL_UPDATE, BODY, key, token) == 1
+
+    yield pair
+    for connection in opened:
+        connection.close()
+
+
+def mysql_address(url: str) -> dict[str, Any]:
+    parts = urlsplit(url)
+    return {
+        "host": parts.hostname,
+        "port": parts.port,
+        "user": parts.username or "root",
+        "password": parts.password or "",
+        "database": parts.path.strip("/"),
+    }

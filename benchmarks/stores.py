@@ -87,3 +87,23 @@ def redis(machines: Machines, pace: Pace) -> list[Table]:
     ]
     title = "Redis (no append-only file), threads: pairs against redis-py one by one"
     return [*tables, measured("redis-threads", title, threads, pace, [])]
+
+
+def mysql(machines: Machines, pace: Pace) -> list[Table]:
+    return mysql_family("mysql", "MySQL", machines.mysql, pace)
+
+
+def mariadb(machines: Machines, pace: Pace) -> list[Table]:
+    return mysql_family("mariadb", "MariaDB", machines.mariadb, pace)
+
+
+def mysql_family(slug: str, name: str, url: str, pace: Pace) -> list[Table]:
+    loop: list[Bench] = [LoopBench("asyncmy", partial(floors.asyncmy_pairs, url)), *own(url, "?table=bench_")]
+    threads: list[Bench] = [
+        ThreadBench("PyMySQL, threads", partial(floors.pymysql_threads, url)),
+        *own_threads(url, "?table=bench_"),
+    ]
+    title = f"{name}, async: pairs against asyncmy one by one"
+    one = measured(f"{slug}-async", title, loop, pace, targets(0.9, 2.0, 3.5))
+    title = f"{name}, threads: pairs against PyMySQL one by one"
+    return [one, measured(f"{slug}-threads", title, threads, pace, [])]

@@ -17,7 +17,7 @@ from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import afollow
 from retrysafe.stores.notify import AsyncListener, OnNotify, ShouldContinue
 from retrysafe.stores.postgres import batches, deadline, notify, pipeline
-from retrysafe.stores.postgres.batches import SEND_UNBATCHED, OpGroup, Rows, can_batch
+from retrysafe.stores.postgres.batches import OpGroup, Rows, can_batch
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, PostgresLocation
 from retrysafe.stores.postgres.errors import (
     ConnectFailures,
@@ -29,6 +29,7 @@ from retrysafe.stores.postgres.errors import (
 )
 from retrysafe.stores.postgres.pool import AsyncPool, abuild_pool, aread_conninfo
 from retrysafe.stores.sql import migrations
+from retrysafe.stores.sql.batches import SEND_UNBATCHED
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT_PREFIX, build_names
 from retrysafe.stores.sql.plans import LockNotAvailable, RetryNow, SqlPlans, sort_by_id

@@ -14,15 +14,13 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from retrysafe.core.moves import build_new_record, decide_grant
+from retrysafe.core.moves import build_new_record
 from retrysafe.core.ops import Claim, ClaimReply, Complete, Op, Release, Renew, Withdraw
 from retrysafe.stores.postgres import arrays
 from retrysafe.stores.postgres.arrays import Pack
 from retrysafe.stores.postgres.pipeline import BoundStatement, number_parameters
 from retrysafe.stores.sql import rows
-
-SEND_UNBATCHED = object()
-"""In the place of a reply: execute this operation alone."""
+from retrysafe.stores.sql.batches import SEND_UNBATCHED, is_batchable, read_refusal
 
 Rows = Sequence[Sequence[Any]]
 
@@ -46,14 +44,7 @@ class OpGroup(NamedTuple):
 
 
 def can_batch(ops: Sequence[Op[Any]]) -> bool:
-    """True if these operations can share statements: every kind has one, all have the same `now`, no key occurs twice,
-    and no claim resumes a run (it must not insert)."""
-    now = getattr(ops[0], "now", None)
-    return (
-        all(type(op) in BATCHES and op.now == now for op in ops)  # type: ignore[attr-defined]
-        and len({op.id for op in ops}) == len(ops)  # type: ignore[attr-defined]
-        and not any(isinstance(op, Claim) and op.resumes for op in ops)
-    )
+    return is_batchable(ops, BATCHES)
 
 
 def group_by_kind(texts: dict[str, str], ops: Sequence[Any]) -> list[OpGroup]:
@@ -134,8 +125,7 @@ def _read_claim(op: Claim, row: Sequence[Any] | None, moment: int) -> Any:
     columns = row[3:]
     if columns[0] is None:  # another transaction inserted it after our snapshot
         return SEND_UNBATCHED
-    record = rows.read_record(columns)
-    return SEND_UNBATCHED if decide_grant(record, op, moment) is not None else ClaimReply(False, record, moment)
+    return read_refusal(op, rows.read_record(columns), moment)
 
 
 # Fenced writes ----------------------------------------------------------------------------------
