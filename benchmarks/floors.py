@@ -7,9 +7,11 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
+
+from retrysafe.stores.dynamodb.urls import parse_url
 
 BODY = b'{"order":4127,"status":"accepted","items":[1,2,3],"note":"' + b"x" * 140 + b'"}'
 
@@ -263,3 +265,78 @@ def mysql_address(url: str) -> dict[str, Any]:
         "password": parts.password or "",
         "database": parts.path.strip("/"),
     }
+
+
+_MONGO_DURABLE = {"w": "majority", "journal": True, "maxPoolSize": POOL}
+_MONGO_DONE = {"$set": {"state": "completed", "body": BODY}}
+
+
+@asynccontextmanager
+async def pymongo_pairs(url: str) -> AsyncIterator[Work]:
+    """A key that exists fails the insert. Every write waits for the majority and its journal."""
+    from pymongo import AsyncMongoClient
+
+    async with AsyncMongoClient[Any](url, **_MONGO_DURABLE) as client:
+        keys = client.get_default_database()["floor"]
+
+        async def pair() -> None:
+            key, token = name_and_token()
+            await keys.insert_one({"_id": key, "token": token, "state": "claimed"})
+            assert (await keys.update_one({"_id": key, "token": token}, _MONGO_DONE)).matched_count == 1
+
+        yield pair
+
+
+@contextmanager
+def pymongo_threads(url: str) -> Iterator[Callable[[], Any]]:
+    from pymongo import MongoClient
+
+    with MongoClient[Any](url, **_MONGO_DURABLE) as client:
+        keys = client.get_default_database()["floor"]
+
+        def pair() -> None:
+            key, token = name_and_token()
+            keys.insert_one({"_id": key, "token": token, "state": "claimed"})
+            assert keys.update_one({"_id": key, "token": token}, _MONGO_DONE).matched_count == 1
+
+        yield pair
+
+
+@asynccontextmanager
+async def aiobotocore_pairs(url: str) -> AsyncIterator[Work]:
+    """A conditional put and a conditional update, with the SDK's own settings."""
+    from aiobotocore.config import AioConfig  # type: ignore[import-untyped]  # it ships no types
+    from aiobotocore.session import get_session  # type: ignore[import-untyped]
+
+    at = parse_url(url)
+    config = AioConfig(max_pool_connections=POOL)
+    async with get_session().create_client("dynamodb", config=config, **at.client_options()) as client:
+        await create_floor_table(client)
+
+        async def pair() -> None:
+            key, token = name_and_token()
+            await client.put_item(
+                TableName="floor",
+                Item={"id": {"B": key}, "token": {"B": token}, "state": {"S": "claimed"}},
+                ConditionExpression="attribute_not_exists(id)",
+            )
+            await client.update_item(
+                TableName="floor",
+                Key={"id": {"B": key}},
+                UpdateExpression="SET #state = :state, body = :body",
+                ConditionExpression="#token = :token",
+                ExpressionAttributeNames={"#state": "state", "#token": "token"},
+                ExpressionAttributeValues={":state": {"S": "completed"}, ":body": {"B": BODY}, ":token": {"B": token}},
+            )
+
+        yield pair
+
+
+async def create_floor_table(client: Any) -> None:
+    with suppress(client.exceptions.ResourceInUseException):
+        await client.create_table(
+            TableName="floor",
+            AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "B"}],
+            KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+            BillingMode="PAY_PER_REQUEST",
+        )

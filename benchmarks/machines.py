@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.servers import MariaDBServer, MongoServer, MySQLServer, PostgresServer, Server, ValkeyServer
+from tests.servers.dynamodb import DynoxideServer
 
 T = TypeVar("T")
 
@@ -51,6 +52,11 @@ class Machines:
     @property
     def mongo(self) -> str:
         return self._url("mongodb", MongoServer)
+
+    @property
+    def dynamodb(self) -> str:
+        """Dynoxide: a small server of DynamoDB's protocol, durable on a file."""
+        return self._url("dynamodb", DynoxideServer)
 
     def sqlite(self, name: str) -> str:
         return str(self.folder / f"{name}.db")

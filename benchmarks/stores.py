@@ -107,3 +107,28 @@ def mysql_family(slug: str, name: str, url: str, pace: Pace) -> list[Table]:
     one = measured(f"{slug}-async", title, loop, pace, targets(0.9, 2.0, 3.5))
     title = f"{name}, threads: pairs against PyMySQL one by one"
     return [one, measured(f"{slug}-threads", title, threads, pace, [])]
+
+
+def mongodb(machines: Machines, pace: Pace) -> list[Table]:
+    url = machines.mongo
+    mark = f"{'&' if '?' in url else '?'}collection=bench_"
+    loop: list[Bench] = [LoopBench("pymongo, async", partial(floors.pymongo_pairs, url)), *own(url, mark)]
+    threads: list[Bench] = [
+        ThreadBench("pymongo, threads", partial(floors.pymongo_threads, url)),
+        *own_threads(url, mark),
+    ]
+    title = "MongoDB (majority, journal), async: pairs against pymongo one by one"
+    one = measured("mongodb-async", title, loop, pace, targets(0.95, 2.0, 4.0))
+    title = "MongoDB (majority, journal), threads: pairs against pymongo one by one"
+    return [one, measured("mongodb-threads", title, threads, pace, [])]
+
+
+def dynamodb(machines: Machines, pace: Pace) -> list[Table]:
+    """Batching is left out: DynamoDB has no batch of conditional writes."""
+    url = machines.dynamodb
+    loop: list[Bench] = [
+        LoopBench("aiobotocore", partial(floors.aiobotocore_pairs, url)),
+        LoopBench(ON, partial(ours.async_pairs, f"{url}&table=bench_on", True)),
+    ]
+    title = "DynamoDB (Dynoxide), async: pairs against aiobotocore one by one"
+    return [measured("dynamodb-async", title, loop, pace, [(ON, 1, 0.9), (ON, 32, 1.0)])]
