@@ -267,7 +267,7 @@ def mysql_address(url: str) -> dict[str, Any]:
     }
 
 
-_MONGO_DURABLE = {"w": "majority", "journal": True, "maxPoolSize": POOL}
+_MONGO_DURABLE: dict[str, Any] = {"w": "majority", "journal": True, "maxPoolSize": POOL}
 _MONGO_DONE = {"$set": {"state": "completed", "body": BODY}}
 
 
