@@ -22,8 +22,11 @@ _UNSIGNED_HEADERS = frozenset({"expect", "transfer-encoding", "user-agent", "x-a
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-class LeanSigV4Auth(auth.SigV4Auth):  # type: ignore[misc]  # the SDK ships no types
+class LeanSigV4Auth(auth.SigV4Auth):
     """Signs the usual request. It has the arguments and the result of its base class."""
+
+    _region_name: str
+    _service_name: str
 
     def add_auth(self, request: Any) -> None:
         if self.credentials is None or not _is_usual(request):
