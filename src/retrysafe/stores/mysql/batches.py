@@ -45,7 +45,7 @@ class Quoted(dict[str, str]):
         return made
 
 
-class BatchStatement(NamedTuple):
+class RowsStatement(NamedTuple):
     """How operations of one kind are batched: `write_row` returns the literals of an operation, in the order of
     `columns`."""
 
@@ -112,7 +112,7 @@ _BEGIN, _COMMIT = "START TRANSACTION", "COMMIT"
 _ID = attrgetter("id")
 
 
-def _build_statement(texts: Mapping[str, str], batch: BatchStatement, ops: Sequence[Any], quoted: Quoted) -> str:
+def _build_statement(texts: Mapping[str, str], batch: RowsStatement, ops: Sequence[Any], quoted: Quoted) -> str:
     first, *others = [batch.write_row(op, quoted) for op in ops]
     named = ", ".join([f"{value} AS `{name}`" for name, value in zip(batch.columns, first, strict=True)])
     union = "".join([f" UNION ALL SELECT {', '.join(row)}" for row in others])
@@ -176,8 +176,8 @@ def _write_note(op: Release | Withdraw, quoted: Quoted) -> tuple[str, ...]:
 
 _FENCE = ("id", "attempt", "token")
 
-BATCHES: dict[type[Any], BatchStatement] = {
-    Claim: BatchStatement(
+BATCHES: dict[type[Any], RowsStatement] = {
+    Claim: RowsStatement(
         "claim_many",
         (
             "id", "namespace", "kind", "scope", "key", "target", "fingerprint", "token", "run", "lease", "retention",
@@ -185,10 +185,10 @@ BATCHES: dict[type[Any], BatchStatement] = {
         ),
         _write_claim,
     ),
-    Renew: BatchStatement(
+    Renew: RowsStatement(
         "renew_many", (*_FENCE, "lease"), lambda op, quoted: (*_write_fence(op), str(op.lease))
     ),
-    Complete: BatchStatement("complete_many", (*_FENCE, "status", "headers", "body", "gone"), _write_complete),
-    Release: BatchStatement("release_many", (*_FENCE, "note"), _write_note),
-    Withdraw: BatchStatement("withdraw_many", (*_FENCE, "note"), _write_note),
+    Complete: RowsStatement("complete_many", (*_FENCE, "status", "headers", "body", "gone"), _write_complete),
+    Release: RowsStatement("release_many", (*_FENCE, "note"), _write_note),
+    Withdraw: RowsStatement("withdraw_many", (*_FENCE, "note"), _write_note),
 }  # fmt: skip
