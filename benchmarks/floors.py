@@ -7,8 +7,11 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
+from urllib.parse import urlsplit
+
+from retrysafe.stores.dynamodb.urls import parse_url
 
 BODY = b'{"order":4127,"status":"accepted","items":[1,2,3],"note":"' + b"x" * 140 + b'"}'
 
@@ -191,3 +194,149 @@ def redis_threads(url: str) -> Iterator[Callable[[], Any]]:
 
     yield pair
     client.close()
+
+
+_MYSQL_CREATE = (
+    "CREATE TABLE IF NOT EXISTS floor (`key` varbinary(32) PRIMARY KEY, token varbinary(16) NOT NULL, "
+    "state varchar(16) NOT NULL, body longblob) ENGINE = InnoDB"
+)
+_MYSQL_INSERT = "INSERT INTO floor VALUES (%s, %s, 'claimed', NULL)"
+_MYSQL_UPDATE = "UPDATE floor SET state = 'completed', body = %s WHERE `key` = %s AND token = %s"
+
+
+@asynccontextmanager
+async def asyncmy_pairs(url: str) -> AsyncIterator[Work]:
+    """A key that exists fails the insert, with the error 1062."""
+    import asyncmy
+
+    at = mysql_address(url)
+    async with asyncmy.create_pool(minsize=1, maxsize=POOL, autocommit=True, **at) as pool:
+
+        async def write(text: str, *values: bytes) -> int:
+            async with pool.acquire() as connection, connection.cursor() as cursor:
+                return int(await cursor.execute(text, values or None))
+
+        await write(_MYSQL_CREATE)
+
+        async def pair() -> None:
+            key, token = name_and_token()
+            assert await write(_MYSQL_INSERT, key, token) == 1
+            assert await write(_MYSQL_UPDATE, BODY, key, token) == 1
+
+        yield pair
+
+
+@contextmanager
+def pymysql_threads(url: str) -> Iterator[Callable[[], Any]]:
+    """A connection for each thread."""
+    import threading
+
+    import pymysql
+
+    at = mysql_address(url)
+    own = threading.local()
+    opened: list[Any] = []
+
+    def write(text: str, *values: bytes) -> int:
+        if not hasattr(own, "connection"):
+            own.connection = pymysql.connect(autocommit=True, binary_prefix=True, **at)
+            opened.append(own.connection)
+        with own.connection.cursor() as cursor:
+            return int(cursor.execute(text, values or None))
+
+    write(_MYSQL_CREATE)
+
+    def pair() -> None:
+        key, token = name_and_token()
+        assert write(_MYSQL_INSERT, key, token) == 1
+        assert write(_MYSQL_UPDATE, BODY, key, token) == 1
+
+    yield pair
+    for connection in opened:
+        connection.close()
+
+
+def mysql_address(url: str) -> dict[str, Any]:
+    parts = urlsplit(url)
+    return {
+        "host": parts.hostname,
+        "port": parts.port,
+        "user": parts.username or "root",
+        "password": parts.password or "",
+        "database": parts.path.strip("/"),
+    }
+
+
+_MONGO_DURABLE: dict[str, Any] = {"w": "majority", "journal": True, "maxPoolSize": POOL}
+_MONGO_DONE = {"$set": {"state": "completed", "body": BODY}}
+
+
+@asynccontextmanager
+async def pymongo_pairs(url: str) -> AsyncIterator[Work]:
+    """A key that exists fails the insert. Every write waits for the majority and its journal."""
+    from pymongo import AsyncMongoClient
+
+    async with AsyncMongoClient[Any](url, **_MONGO_DURABLE) as client:
+        keys = client.get_default_database()["floor"]
+
+        async def pair() -> None:
+            key, token = name_and_token()
+            await keys.insert_one({"_id": key, "token": token, "state": "claimed"})
+            assert (await keys.update_one({"_id": key, "token": token}, _MONGO_DONE)).matched_count == 1
+
+        yield pair
+
+
+@contextmanager
+def pymongo_threads(url: str) -> Iterator[Callable[[], Any]]:
+    from pymongo import MongoClient
+
+    with MongoClient[Any](url, **_MONGO_DURABLE) as client:
+        keys = client.get_default_database()["floor"]
+
+        def pair() -> None:
+            key, token = name_and_token()
+            keys.insert_one({"_id": key, "token": token, "state": "claimed"})
+            assert keys.update_one({"_id": key, "token": token}, _MONGO_DONE).matched_count == 1
+
+        yield pair
+
+
+@asynccontextmanager
+async def aiobotocore_pairs(url: str) -> AsyncIterator[Work]:
+    """A conditional put and a conditional update, with the SDK's own settings."""
+    from aiobotocore.config import AioConfig  # type: ignore[import-untyped]  # it ships no types
+    from aiobotocore.session import get_session  # type: ignore[import-untyped]
+
+    at = parse_url(url)
+    config = AioConfig(max_pool_connections=POOL)
+    async with get_session().create_client("dynamodb", config=config, **at.client_options()) as client:
+        await create_floor_table(client)
+
+        async def pair() -> None:
+            key, token = name_and_token()
+            await client.put_item(
+                TableName="floor",
+                Item={"id": {"B": key}, "token": {"B": token}, "state": {"S": "claimed"}},
+                ConditionExpression="attribute_not_exists(id)",
+            )
+            await client.update_item(
+                TableName="floor",
+                Key={"id": {"B": key}},
+                UpdateExpression="SET #state = :state, body = :body",
+                ConditionExpression="#token = :token",
+                ExpressionAttributeNames={"#state": "state", "#token": "token"},
+                ExpressionAttributeValues={":state": {"S": "completed"}, ":body": {"B": BODY}, ":token": {"B": token}},
+            )
+
+        yield pair
+
+
+async def create_floor_table(client: Any) -> None:
+    with suppress(client.exceptions.ResourceInUseException):
+        await client.create_table(
+            TableName="floor",
+            AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "B"}],
+            KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+            BillingMode="PAY_PER_REQUEST",
+        )

@@ -55,8 +55,8 @@ class Machines:
 
     @property
     def dynamodb(self) -> str:
-        """Not Amazon's: a small server that speaks its protocol."""
-        return self._url("dynamodb, dynoxide", DynoxideServer)
+        """Dynoxide: a small server of DynamoDB's protocol, durable on a file."""
+        return self._url("dynamodb", DynoxideServer)
 
     def sqlite(self, name: str) -> str:
         return str(self.folder / f"{name}.db")

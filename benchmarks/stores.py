@@ -87,3 +87,48 @@ def redis(machines: Machines, pace: Pace) -> list[Table]:
     ]
     title = "Redis (no append-only file), threads: pairs against redis-py one by one"
     return [*tables, measured("redis-threads", title, threads, pace, [])]
+
+
+def mysql(machines: Machines, pace: Pace) -> list[Table]:
+    return mysql_family("mysql", "MySQL", machines.mysql, pace)
+
+
+def mariadb(machines: Machines, pace: Pace) -> list[Table]:
+    return mysql_family("mariadb", "MariaDB", machines.mariadb, pace)
+
+
+def mysql_family(slug: str, name: str, url: str, pace: Pace) -> list[Table]:
+    loop: list[Bench] = [LoopBench("asyncmy", partial(floors.asyncmy_pairs, url)), *own(url, "?table=bench_")]
+    threads: list[Bench] = [
+        ThreadBench("PyMySQL, threads", partial(floors.pymysql_threads, url)),
+        *own_threads(url, "?table=bench_"),
+    ]
+    title = f"{name}, async: pairs against asyncmy one by one"
+    one = measured(f"{slug}-async", title, loop, pace, targets(0.9, 2.0, 3.5))
+    title = f"{name}, threads: pairs against PyMySQL one by one"
+    return [one, measured(f"{slug}-threads", title, threads, pace, [])]
+
+
+def mongodb(machines: Machines, pace: Pace) -> list[Table]:
+    url = machines.mongo
+    mark = f"{'&' if '?' in url else '?'}collection=bench_"
+    loop: list[Bench] = [LoopBench("pymongo, async", partial(floors.pymongo_pairs, url)), *own(url, mark)]
+    threads: list[Bench] = [
+        ThreadBench("pymongo, threads", partial(floors.pymongo_threads, url)),
+        *own_threads(url, mark),
+    ]
+    title = "MongoDB (majority, journal), async: pairs against pymongo one by one"
+    one = measured("mongodb-async", title, loop, pace, targets(0.95, 2.0, 4.0))
+    title = "MongoDB (majority, journal), threads: pairs against pymongo one by one"
+    return [one, measured("mongodb-threads", title, threads, pace, [])]
+
+
+def dynamodb(machines: Machines, pace: Pace) -> list[Table]:
+    """Batching is left out: DynamoDB has no batch of conditional writes."""
+    url = machines.dynamodb
+    loop: list[Bench] = [
+        LoopBench("aiobotocore", partial(floors.aiobotocore_pairs, url)),
+        LoopBench(ON, partial(ours.async_pairs, f"{url}&table=bench_on", True)),
+    ]
+    title = "DynamoDB (Dynoxide), async: pairs against aiobotocore one by one"
+    return [measured("dynamodb-async", title, loop, pace, [(ON, 1, 0.9), (ON, 32, 1.0)])]

@@ -20,6 +20,12 @@ TAIL = (
     "redis-memory",
     "redis-aof",
     "redis-threads",
+    "mysql-async",
+    "mysql-threads",
+    "mariadb-async",
+    "mariadb-threads",
+    "mongodb-async",
+    "mongodb-threads",
 )
 
 

@@ -19,6 +19,10 @@ from tests.servers.valkey import binary
 EXPECTED = {
     "small": {"small"},
     "sqlite": {"sqlite-async", "sqlite-threads"},
+    "mysql": {"mysql-async", "mysql-threads"},
+    "mariadb": {"mariadb-async", "mariadb-threads"},
+    "mongodb": {"mongodb-async", "mongodb-threads"},
+    "dynamodb": {"dynamodb-async"},
     "asgi": {"asgi-new-keys", "asgi-replays", "asgi-no-key"},
     "reaping": {"reaping"},
     "growth": {"growth"},

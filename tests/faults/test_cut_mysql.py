@@ -7,14 +7,16 @@ columns: of those only the first and the last are cut.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pymysql
 import pytest
 
+from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.mysql import aio, pool
 from retrysafe.stores.mysql.dialect import parse_url
-from retrysafe.testing.builders import claim
+from retrysafe.testing.builders import claim, complete
 from tests.faults.cutting import (
     Cutting,
     Points,
@@ -64,6 +66,26 @@ def test_cut_around_the_messages(cut: Cutting, colour: str, case: Case) -> None:
 def test_cut_a_batch(cut: Cutting, colour: str) -> None:
     """In one transaction: all of them or none."""
     cut_a_batch(cut, colour)
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_cut_a_batch_of_two_kinds(cut: Cutting, colour: str) -> None:
+    """The completions and the claims of a batch are one transaction in one packet."""
+
+    def mixed() -> list[Op[Any]]:
+        held = cut.healthy.many([asked(unique()) for _ in range(3)])
+        return [*(complete(reply, b"done", now=None) for reply in held), *(asked(unique()) for _ in range(3))]
+
+    with cut.opened(colour) as do:
+        for _ in cut.cuts(lambda: do.many(mixed()), lambda: warm(do)):
+            batch = mixed()
+            try:
+                replies = do.many(batch)
+            except StoreUnclear:
+                replies = resend(lambda batch=batch: do.many(batch))  # type: ignore[misc]
+            assert replies[:3] == [True] * 3
+            assert [reply.record.fence for reply in replies[3:]] == [(1, op.token) for op in batch[3:]]  # type: ignore[attr-defined]
+            assert all(reply.granted for reply in replies[3:])
 
 
 def test_a_rival_between_the_cut_and_the_resending(cut: Cutting) -> None:

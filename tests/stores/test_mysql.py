@@ -180,7 +180,7 @@ def test_every_text_can_be_split() -> None:
         for step in split_steps(text):
             assert step.count("'") % 2 == 0, name
             assert step.split()[0] in ("SELECT", "INSERT", "UPDATE", "DELETE", "SET"), name
-            assert "ON CONFLICT" not in step or name == "insert", name  # insert_or_read is used instead
+            assert "ON CONFLICT" not in step, name
             assert '"' not in step, name
 
 

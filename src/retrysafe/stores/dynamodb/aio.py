@@ -17,7 +17,13 @@ from retrysafe.stores.dynamodb.dispatch import combine_results, plan_operation
 from retrysafe.stores.dynamodb.errors import translate_error
 from retrysafe.stores.dynamodb.plans import TableRef
 from retrysafe.stores.dynamodb.requests import DynamoPause, DynamoRequest, Sendable
-from retrysafe.stores.dynamodb.sdk import collect_attempt_errors, register_attempt_hook, share_service_data
+from retrysafe.stores.dynamodb.sdk import (
+    build_config,
+    collect_attempt_errors,
+    register_attempt_hook,
+    share_service_data,
+)
+from retrysafe.stores.dynamodb.signing import use_lean_signer
 from retrysafe.stores.dynamodb.table import migrate
 from retrysafe.stores.dynamodb.urls import CAPABILITIES, DynamoLocation
 
@@ -88,10 +94,11 @@ class AsyncDynamoStore:
         async with self._opening:
             if self._client is None:
                 context = share_service_data(get_session()).create_client(
-                    "dynamodb", config=AioConfig(**self._at.client_config()), **self._at.client_options()
+                    "dynamodb", config=AioConfig(**build_config(self._at)), **self._at.client_options()
                 )
                 client = await self._stack.enter_async_context(context)
                 register_attempt_hook(client)
+                use_lean_signer(client)
                 self._client = client
             return self._client
 

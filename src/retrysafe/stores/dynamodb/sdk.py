@@ -11,10 +11,12 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
+import botocore
 from botocore.config import Config
 from botocore.loaders import create_loader
 from botocore.session import get_session
 
+from retrysafe.stores.dynamodb.signing import use_lean_signer
 from retrysafe.stores.dynamodb.urls import DynamoLocation
 
 AttemptErrors = list[BaseException]
@@ -24,9 +26,17 @@ _attempt_errors: ContextVar[AttemptErrors | None] = ContextVar("retrysafe_dynamo
 
 
 def make_client(at: DynamoLocation) -> Any:
-    """Make the client that `boto3.client("dynamodb")` would make."""
+    """Make a client as `boto3.client("dynamodb")` would, with a signer of our own."""
     session = share_service_data(get_session())
-    return session.create_client("dynamodb", config=Config(**at.client_config()), **at.client_options())
+    client = session.create_client("dynamodb", config=Config(**build_config(at)), **at.client_options())
+    use_lean_signer(client)
+    return client
+
+
+def build_config(at: DynamoLocation) -> dict[str, Any]:
+    """The arguments of botocore's Config. The SDK composes its own `User-Agent` twice for each request, which took a
+    tenth of the processor time."""
+    return {**at.client_config(), "user_agent": f"retrysafe Botocore/{botocore.__version__}"}
 
 
 def share_service_data(session: Any) -> Any:

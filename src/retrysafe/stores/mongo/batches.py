@@ -1,9 +1,10 @@
 """Many operations in one command (group commit): claims, completions and renewals of different keys, with one wait for
 the majority.
 
-The reply to an `update` with many statements has the number of documents that matched, not which. If all of them
-matched, every operation succeeded. Otherwise claims and completions are read from the records (the token on the record
-says who has the claim). What is still open is sent alone, and recognises what the batch has already done.
+The reply to an `update` with many statements names the documents that it created, so a new key is granted without
+reading it. Of the documents that matched it has only the number. If all of them matched, every operation succeeded.
+Otherwise claims and completions are read from the records (the token on the record says who has the claim). What is
+still open is sent alone, and recognises what the batch has already done.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retrysafe.core.moves import decide_grant, is_recognised
+from retrysafe.core.moves import build_new_record, decide_grant, is_recognised
 from retrysafe.core.ops import Claim, ClaimReply, Complete, Op, Renew
 from retrysafe.stores.base import LockNotAvailable, Plan
 from retrysafe.stores.mongo import documents, updates
@@ -67,10 +68,32 @@ def plan_batch(plans: MongoPlans, ops: Sequence[Any]) -> Plan[MongoCommand, list
 
 
 def _plan_claims(plans: MongoPlans, ops: Sequence[Claim]) -> Plan[MongoCommand, list[Any]]:
-    statements = [{"q": {"_id": op.id}, "u": updates.claim(op), "upsert": not op.resumes} for op in ops]
+    """The reply names the records that the command created. One of them is read for its time, which is that of all of
+    them: the server's clock stands still during a command. The other records are read, too."""
+    statements = [{"q": {"_id": op.id}, "u": _claim_stages(op), "upsert": not op.resumes} for op in ops]
     done = yield from plans.write({"update": plans.names.keys, "updates": statements, "ordered": False})
-    seen = yield from _read_after_write(plans, ops, done)
-    return [_read_claim_reply(op, seen.get(op.id)) for op in ops]
+    born = {ops[each["index"]].id for each in done.get("upserted", ())}
+    dated = next((op for op in ops if op.id in born and op.now is None), None)
+    read = [op for op in ops if op.id not in born or op is dated]
+    seen = (yield from _read_after_write(plans, read, done)) if read else {}
+    created = None if dated is None else _read_birth_time(dated, seen.get(dated.id))
+    return [_read_birth(op, created) if op.id in born else _read_claim_reply(op, seen.get(op.id)) for op in ops]
+
+
+def _claim_stages(op: Claim) -> updates.Stages:
+    return updates.claim(op) if op.resumes else updates.birth(op)
+
+
+def _read_birth_time(op: Claim, seen_document: Any) -> int | None:
+    """None if the record was started anew or reaped between the write and the read."""
+    found = None if seen_document is None else seen_document["found"]
+    return int(found["created"]) if found is not None and found["token"] == op.token else None
+
+
+def _read_birth(op: Claim, created: int | None) -> ClaimReply | SendUnbatched:
+    """The reply to a claim that created its record. Without a time it is sent alone, and recognises its record."""
+    moment = created if op.now is None else op.now
+    return SEND_UNBATCHED if moment is None else ClaimReply(True, build_new_record(op, moment), moment)
 
 
 def _read_after_write(

@@ -107,10 +107,18 @@ class MongoPlans:
     # Claim ----------------------------------------------------------------------------------
 
     def claim(self, op: Claim) -> Plan[MongoCommand, ClaimReply]:
+        """Create the record, or read the one that exists. Only if that one may be granted, the whole table is sent."""
+        if not op.resumes:
+            found = yield from self._update_or_read(op, updates.birth(op))
+            if found.granted or found.record is None or decide_grant(found.record, op, found.now) is None:
+                return found
+        return (yield from self._update_or_read(op, updates.claim(op)))
+
+    def _update_or_read(self, op: Claim, stages: updates.Stages) -> Plan[MongoCommand, ClaimReply]:
         body = {
             "findAndModify": self.names.keys,
             "query": {"_id": op.id},
-            "update": updates.claim(op),
+            "update": stages,
             "upsert": not op.resumes,
             "new": True,
             "fields": FOUND_AND_NOW,

@@ -56,9 +56,9 @@ def claim(op: Claim) -> Stages:
     accepted = [str(form) for form in (op.fingerprint, *op.alternatives)]
     over = {"$and": [{"$in": ["$state", _SETTLED]}, {"$lte": ["$expires", now]}]}
     cases: list[tuple[Expr, Expr]] = [
-        ({"$eq": [{"$type": "$state"}, "missing"]}, _new_record_expr(op)),
+        (_MISSING, _new_record_expr(op)),
         ({"$in": [as_literal(op.token), {"$concatArrays": [["$token"], ATTEMPT_TOKENS]}]}, ROOT),
-        (over, ROOT if op.resumes else {**_new_record_expr(op), "ended": _next_tokens_expr(op)}),
+        (over, ROOT if op.resumes else _new_record_expr(op, {"ended": _next_tokens_expr(op)})),
         ({"$not": [{"$in": ["$fingerprint", as_literal(accepted)]}]}, ROOT),
         *([({"$ne": ["$run", as_literal(op.resumes)]}, ROOT)] if op.resumes else []),
         (_state_is("released"), _takeover_expr(op)),
@@ -71,21 +71,27 @@ def claim(op: Claim) -> Stages:
     return [{"$replaceWith": {"$switch": {"branches": branches, "default": ROOT}}}]
 
 
+def birth(op: Claim) -> Stages:
+    """The first line of that table: a missing record is created. A record that exists stays as it is, and the reply
+    shows whether another line of the table may grant the claim. One line is much less to send and to parse."""
+    return [{"$replaceWith": {"$cond": [_MISSING, _new_record_expr(op), ROOT]}}]
+
+
+_MISSING: Expr = {"$eq": [{"$type": "$state"}, "missing"]}
+
+
 def _state_is(state: str) -> Expr:
     return {"$eq": ["$state", state]}
 
 
-def _new_record_expr(op: Claim) -> Expr:
-    """`build_new_record`, with times of the server's clock if the operation has no `now`."""
-    made = {
-        name: as_literal(value) for name, value in documents.write_record(build_new_record(op, op.now or 0)).items()
-    }
-    return {
-        **made,
-        "lease_until": later_expr(op.now, op.lease),
-        "created": moment_expr(op.now),
-        "started": moment_expr(op.now),
-    }
+def _new_record_expr(op: Claim, changed: Expr | None = None) -> Expr:
+    """`build_new_record`, with times of the server's clock if the operation has no `now`. The record is one literal,
+    not one for each field: the server parses each expression for itself."""
+    made = as_literal(documents.write_record(build_new_record(op, op.now or 0)))
+    if op.now is not None:
+        return made if changed is None else {"$mergeObjects": [made, changed]}
+    times = {"lease_until": later_expr(None, op.lease), "created": CLOCK, "started": CLOCK}
+    return {"$mergeObjects": [made, times | (changed or {})]}
 
 
 def _next_tokens_expr(op: Claim) -> Expr:

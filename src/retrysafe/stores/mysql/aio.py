@@ -14,6 +14,7 @@ from asyncmy.errors import MySQLError
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnclear
 from retrysafe.stores.base import afollow
+from retrysafe.stores.mysql import batches
 from retrysafe.stores.mysql.apool import AsyncConnect, build_pool
 from retrysafe.stores.mysql.dialect import CAPABILITIES, DIALECT, READ_TIMEOUT_SECONDS, MysqlLocation, upgrade
 from retrysafe.stores.mysql.errors import ERROR_FACTORIES, translate_error
@@ -21,13 +22,16 @@ from retrysafe.stores.mysql.protocol import (
     BEGIN,
     COMMIT,
     ROLLBACK,
+    PacketPlan,
     PacketReply,
     Rows,
     merge_plans,
+    plan_packet,
     plan_packets,
     read_rows,
 )
 from retrysafe.stores.sql.aretrying import arun_with_retries
+from retrysafe.stores.sql.batches import SEND_UNBATCHED
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT_PREFIX, build_names
 from retrysafe.stores.sql.plans import SqlPlans, sort_by_id
@@ -60,58 +64,90 @@ class AsyncMysqlStore:
         return cls(connect, table=at.names.bare, pool=at.pool, pool_timeout=at.pool_timeout, url=at.url)
 
     async def execute(self, op: Op[R]) -> R:
-        return await self._with_retries(lambda send: afollow(self._plans.plan_operation(op), _send_one(send)))
+        return await self._with_retries(
+            lambda connection: afollow(self._plans.plan_operation(op), self._build_sender(connection))
+        )
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        """Execute in one transaction. Operations are sorted by id, so that two batches lock rows in the same order."""
-        return await self._with_retries(lambda send: self._execute_in_transaction(send, ops), batch=True) if ops else []
+        """Send one statement per kind, all in one packet, or else the statements of each operation. One commit in both
+        cases."""
+        if not ops:
+            return []
+        if not batches.can_batch(ops):
+            return await self._with_retries(lambda connection: self._execute_one_by_one(connection, ops))
+        replies = await self._with_retries(lambda connection: self._execute_batch(connection, ops))
+        for place, reply in enumerate(replies):
+            if reply is SEND_UNBATCHED:
+                replies[place] = await self.execute(ops[place])
+        return replies
 
-    async def _execute_in_transaction(self, send: Send, ops: Sequence[Op[Any]]) -> list[Any]:
+    async def _execute_batch(self, connection: Any, ops: Sequence[Op[Any]]) -> list[Any]:
+        quoted = batches.Quoted(connection.escape)
+        plan = batches.plan_batch(self._plans.texts, ops, quoted, self._plans.expects_record)
+        replies, met = await self._or_roll_back(
+            connection, lambda: afollow(plan, lambda packet: _send_packet(connection, self._url, packet))
+        )
+        if met is not None:
+            self._plans.expects_record = met
+        return replies
+
+    async def _execute_one_by_one(self, connection: Any, ops: Sequence[Op[Any]]) -> list[Any]:
+        """The next statements of all operations share a packet. They are sorted by id, so that two batches lock rows in
+        the same order."""
+        send = partial(_send, connection, self._url, True)
         ordered = sort_by_id(ops)
         await send([BEGIN])
-        try:
-            found = await afollow(merge_plans([self._plans.plan_operation(op) for _, op in ordered]), send)
-            await send([COMMIT])
-        except StoreUnclear:
-            raise  # the connection is lost: the server rolls back by itself, unless it has received the COMMIT
-        except Exception:
-            await send([ROLLBACK])
-            raise
+        plan = merge_plans([self._plans.plan_operation(op) for _, op in ordered])
+        found = await self._or_roll_back(connection, lambda: afollow(plan, send))
+        await self._or_roll_back(connection, lambda: send([COMMIT]))
         replies: list[Any] = [None] * len(ops)
         for (place, _), reply in zip(ordered, found, strict=True):
             replies[place] = reply
         return replies
 
+    async def _or_roll_back(self, connection: Any, work: Callable[[], Awaitable[R]]) -> R:
+        """Do the work. If it fails, roll back what it has begun."""
+        try:
+            return await work()
+        except StoreUnclear:
+            raise  # the connection is lost: the server rolls back by itself, unless it has received the COMMIT
+        except Exception:
+            await _send(connection, self._url, True, [ROLLBACK])
+            raise
+
     async def migrate(self) -> list[str]:
-        return await self._with_retries(lambda send: afollow(upgrade(self.names), _send_one(send)))
+        return await self._with_retries(lambda connection: afollow(upgrade(self.names), self._build_sender(connection)))
 
     async def aclose(self) -> None:
         await self._pool.aclose()
 
-    async def _with_retries(self, work: Callable[[Send], Awaitable[R]], batch: bool = False) -> R:
-        return await arun_with_retries(
-            self._pool, lambda connection: work(partial(_send, connection, self._url, batch)), ERROR_FACTORIES
-        )
+    async def _with_retries(self, work: Callable[[Any], Awaitable[R]]) -> R:
+        return await arun_with_retries(self._pool, work, ERROR_FACTORIES)
 
+    def _build_sender(self, connection: Any) -> Callable[[Statement], Awaitable[Rows]]:
+        """A sender of single statements, as a plan needs it."""
 
-Send = Callable[[Sequence[Statement]], Awaitable[list[Rows]]]
+        async def send_one(statement: Statement) -> Rows:
+            return (await _send(connection, self._url, False, [statement]))[0]
 
-
-def _send_one(send: Send) -> Callable[[Statement], Awaitable[Rows]]:
-    """A sender of single statements, as a plan needs it."""
-
-    async def send_one(statement: Statement) -> Rows:
-        return (await send([statement]))[0]
-
-    return send_one
+        return send_one
 
 
 async def _send(connection: Any, url: str, batch: bool, statements: Sequence[Statement]) -> list[Rows]:
     """Send statements and return the rows of each."""
+    return await _follow_packets(connection, url, batch, lambda cursor: plan_packets(statements, cursor.mogrify))
+
+
+async def _send_packet(connection: Any, url: str, packet: batches.Packet) -> list[Rows]:
+    """Send the statements of a batch, which have their values in them, and return the rows of each."""
+    return await _follow_packets(connection, url, True, lambda cursor: plan_packet(packet))
+
+
+async def _follow_packets(connection: Any, url: str, batch: bool, plan: Callable[[Any], PacketPlan]) -> list[Rows]:
     try:
         # sync: with connection.cursor() as cursor:
         async with asyncio.timeout(READ_TIMEOUT_SECONDS), connection.cursor() as cursor:
-            return await afollow(plan_packets(statements, cursor.mogrify), lambda packet: _receive(cursor, packet))
+            return await afollow(plan(cursor), lambda packet: _receive(cursor, packet))
     except Exception as error:
         found = translate_error(error, url, batch)
         if found is error:
@@ -124,7 +160,8 @@ async def _receive(cursor: Any, packet: str) -> PacketReply:
     try:
         await cursor.execute(packet)
         while True:
-            answers.append(read_rows(await cursor.fetchall() if cursor.description else None, cursor.rowcount))
+            rows = await cursor.fetchall() if cursor.description else None
+            answers.append(read_rows(rows, cursor.rowcount, cursor.lastrowid))
             if not await cursor.nextset():
                 return PacketReply(answers, None)
     except MySQLError as error:

@@ -29,6 +29,7 @@ CAPABILITIES = Capabilities(
     lists_by_id=True,
     backlog="index",
     mixed_batches=True,
+    max_in_flight=2,
 )
 
 # Settings of a connection -------------------------------------------------------------------------
@@ -86,6 +87,7 @@ DIALECT = MysqlDialect(
     least="least",
     greatest="greatest",
     parameter="%({})s",
+    insert_reads=True,
     # A lock's name is valid on the whole server, so it contains the database.
     try_lock="GET_LOCK(CONCAT('retrysafe:', CRC32(DATABASE()), ':', :lock), 0)",
     savepoint="SAVEPOINT `{}`",

@@ -22,6 +22,7 @@ RETRYABLE_CODES = frozenset({1213, 1020, 1614, 3101})
 """Deadlock, row changed since it was read, rolled back by the server: nothing happened, and a retry may succeed."""
 
 LOCK_TIMEOUT_CODES = frozenset({1205, 3572})
+DUPLICATE_ROW_CODE = 1062
 SCHEMA_MISSING_CODES = frozenset({1146, 1054, 1049})
 """No such table, column, database."""
 
@@ -49,6 +50,8 @@ def translate_error(error: Exception, url: str, batch: bool = False) -> Exceptio
         return StoreUnclear(f"the connection to MySQL broke: {_first_line(error)}") if broke else error
     if batch and number in LOCK_TIMEOUT_CODES:
         return BatchRefused("a key of this batch is held by an open transaction; send the operations one by one")
+    if batch and number == DUPLICATE_ROW_CODE:
+        return RetryNow(_first_line(error))  # another transaction has just inserted one of the keys
     return _translate_reply(number, error, url)
 
 

@@ -60,8 +60,10 @@ def is_allowed_duplicate(error: BaseException, step: str) -> bool:
     return OR_NOTHING in step and error_number(error) in DUPLICATE_CODES
 
 
-def read_rows(rows: Iterable[Sequence[Any]] | None, changed: int) -> Rows:
-    return [(1,)] * changed if rows is None else [tuple(row) for row in rows]
+def read_rows(rows: Iterable[Sequence[Any]] | None, changed: int, insert_id: int | None = None) -> Rows:
+    """The rows of a read; for a write, one row for each row that it changed, with what the statement passed to
+    LAST_INSERT_ID."""
+    return [(insert_id or 1,)] * changed if rows is None else [tuple(row) for row in rows]
 
 
 # One by one -------------------------------------------------------------------------------------
@@ -108,6 +110,14 @@ def plan_packets(statements: Sequence[Statement], mogrify: Mogrify) -> PacketPla
             answers.append([])
     ends = accumulate(len(split_steps(statement.sql)) for statement in statements)
     return [answers[end - 1] for end in ends]
+
+
+def plan_packet(texts: Sequence[str]) -> PacketPlan:
+    """Yield one packet of statements that have their values in them, and return the rows of each."""
+    reply = yield ";".join(texts)
+    if reply.error is not None:
+        raise reply.error
+    return reply.answers
 
 
 def _take_packet(texts: Sequence[str], start: int) -> list[str]:

@@ -13,6 +13,7 @@ from pymysql.err import MySQLError
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnclear
 from retrysafe.stores.base import follow
+from retrysafe.stores.mysql import batches
 from retrysafe.stores.mysql.dialect import CAPABILITIES, DIALECT, MysqlLocation, upgrade
 from retrysafe.stores.mysql.errors import ERROR_FACTORIES, translate_error
 from retrysafe.stores.mysql.pool import Connect, build_pool
@@ -20,12 +21,15 @@ from retrysafe.stores.mysql.protocol import (
     BEGIN,
     COMMIT,
     ROLLBACK,
+    PacketPlan,
     PacketReply,
     Rows,
     merge_plans,
+    plan_packet,
     plan_packets,
     read_rows,
 )
+from retrysafe.stores.sql.batches import SEND_UNBATCHED
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT_PREFIX, build_names
 from retrysafe.stores.sql.plans import SqlPlans, sort_by_id
@@ -59,57 +63,89 @@ class MysqlStore:
         return cls(connect, table=at.names.bare, pool=at.pool, pool_timeout=at.pool_timeout, url=at.url)
 
     def execute(self, op: Op[R]) -> R:
-        return self._with_retries(lambda send: follow(self._plans.plan_operation(op), _send_one(send)))
+        return self._with_retries(
+            lambda connection: follow(self._plans.plan_operation(op), self._build_sender(connection))
+        )
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        """Execute in one transaction. Operations are sorted by id, so that two batches lock rows in the same order."""
-        return self._with_retries(lambda send: self._execute_in_transaction(send, ops), batch=True) if ops else []
+        """Send one statement per kind, all in one packet, or else the statements of each operation. One commit in both
+        cases."""
+        if not ops:
+            return []
+        if not batches.can_batch(ops):
+            return self._with_retries(lambda connection: self._execute_one_by_one(connection, ops))
+        replies = self._with_retries(lambda connection: self._execute_batch(connection, ops))
+        for place, reply in enumerate(replies):
+            if reply is SEND_UNBATCHED:
+                replies[place] = self.execute(ops[place])
+        return replies
 
-    def _execute_in_transaction(self, send: Send, ops: Sequence[Op[Any]]) -> list[Any]:
+    def _execute_batch(self, connection: Any, ops: Sequence[Op[Any]]) -> list[Any]:
+        quoted = batches.Quoted(connection.escape)
+        plan = batches.plan_batch(self._plans.texts, ops, quoted, self._plans.expects_record)
+        replies, met = self._or_roll_back(
+            connection, lambda: follow(plan, lambda packet: _send_packet(connection, self._url, packet))
+        )
+        if met is not None:
+            self._plans.expects_record = met
+        return replies
+
+    def _execute_one_by_one(self, connection: Any, ops: Sequence[Op[Any]]) -> list[Any]:
+        """The next statements of all operations share a packet. They are sorted by id, so that two batches lock rows in
+        the same order."""
+        send = partial(_send, connection, self._url, True)
         ordered = sort_by_id(ops)
         send([BEGIN])
-        try:
-            found = follow(merge_plans([self._plans.plan_operation(op) for _, op in ordered]), send)
-            send([COMMIT])
-        except StoreUnclear:
-            raise  # the connection is lost: the server rolls back by itself, unless it has received the COMMIT
-        except Exception:
-            send([ROLLBACK])
-            raise
+        plan = merge_plans([self._plans.plan_operation(op) for _, op in ordered])
+        found = self._or_roll_back(connection, lambda: follow(plan, send))
+        self._or_roll_back(connection, lambda: send([COMMIT]))
         replies: list[Any] = [None] * len(ops)
         for (place, _), reply in zip(ordered, found, strict=True):
             replies[place] = reply
         return replies
 
+    def _or_roll_back(self, connection: Any, work: Callable[[], R]) -> R:
+        """Do the work. If it fails, roll back what it has begun."""
+        try:
+            return work()
+        except StoreUnclear:
+            raise  # the connection is lost: the server rolls back by itself, unless it has received the COMMIT
+        except Exception:
+            _send(connection, self._url, True, [ROLLBACK])
+            raise
+
     def migrate(self) -> list[str]:
-        return self._with_retries(lambda send: follow(upgrade(self.names), _send_one(send)))
+        return self._with_retries(lambda connection: follow(upgrade(self.names), self._build_sender(connection)))
 
     def close(self) -> None:
         self._pool.close()
 
-    def _with_retries(self, work: Callable[[Send], R], batch: bool = False) -> R:
-        return run_with_retries(
-            self._pool, lambda connection: work(partial(_send, connection, self._url, batch)), ERROR_FACTORIES
-        )
+    def _with_retries(self, work: Callable[[Any], R]) -> R:
+        return run_with_retries(self._pool, work, ERROR_FACTORIES)
 
+    def _build_sender(self, connection: Any) -> Callable[[Statement], Rows]:
+        """A sender of single statements, as a plan needs it."""
 
-Send = Callable[[Sequence[Statement]], list[Rows]]
+        def send_one(statement: Statement) -> Rows:
+            return _send(connection, self._url, False, [statement])[0]
 
-
-def _send_one(send: Send) -> Callable[[Statement], Rows]:
-    """A sender of single statements, as a plan needs it."""
-
-    def send_one(statement: Statement) -> Rows:
-        return send([statement])[0]
-
-    return send_one
+        return send_one
 
 
 def _send(connection: Any, url: str, batch: bool, statements: Sequence[Statement]) -> list[Rows]:
     """Send statements and return the rows of each."""
+    return _follow_packets(connection, url, batch, lambda cursor: plan_packets(statements, cursor.mogrify))
+
+
+def _send_packet(connection: Any, url: str, packet: batches.Packet) -> list[Rows]:
+    """Send the statements of a batch, which have their values in them, and return the rows of each."""
+    return _follow_packets(connection, url, True, lambda cursor: plan_packet(packet))
+
+
+def _follow_packets(connection: Any, url: str, batch: bool, plan: Callable[[Any], PacketPlan]) -> list[Rows]:
     try:
         with connection.cursor() as cursor:
-            return follow(plan_packets(statements, cursor.mogrify), lambda packet: _receive(cursor, packet))
+            return follow(plan(cursor), lambda packet: _receive(cursor, packet))
     except Exception as error:
         found = translate_error(error, url, batch)
         if found is error:
@@ -122,7 +158,8 @@ def _receive(cursor: Any, packet: str) -> PacketReply:
     try:
         cursor.execute(packet)
         while True:
-            answers.append(read_rows(cursor.fetchall() if cursor.description else None, cursor.rowcount))
+            rows = cursor.fetchall() if cursor.description else None
+            answers.append(read_rows(rows, cursor.rowcount, cursor.lastrowid))
             if not cursor.nextset():
                 return PacketReply(answers, None)
     except MySQLError as error:

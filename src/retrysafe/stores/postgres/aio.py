@@ -20,7 +20,7 @@ from retrysafe.stores.postgres import (
     notify,
     pipeline,
 )  # sync: from retrysafe.stores.postgres import batches, deadline, notify, pipeline
-from retrysafe.stores.postgres.batches import CLAIM_AGAIN, SEND_UNBATCHED, OpGroup, can_batch
+from retrysafe.stores.postgres.batches import CLAIM_AGAIN, OpGroup, can_batch
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, PostgresLocation
 from retrysafe.stores.postgres.errors import (
     ConnectFailures,
@@ -34,6 +34,7 @@ from retrysafe.stores.postgres.lines import AsyncLine, AsyncLines
 from retrysafe.stores.postgres.pipeline import StatementRows
 from retrysafe.stores.postgres.pool import AsyncPool, abuild_pool, aread_conninfo
 from retrysafe.stores.sql import migrations
+from retrysafe.stores.sql.batches import SEND_UNBATCHED
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT_PREFIX, build_names
 from retrysafe.stores.sql.plans import LockNotAvailable, RetryNow, SqlPlans, sort_by_id

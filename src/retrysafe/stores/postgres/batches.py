@@ -14,16 +14,14 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from retrysafe.core.moves import build_new_record, decide_grant
+from retrysafe.core.moves import build_new_record
 from retrysafe.core.ops import Claim, ClaimReply, Complete, Release, Renew, Withdraw
 from retrysafe.core.records import Answer
 from retrysafe.stores.postgres import arrays
 from retrysafe.stores.postgres.arrays import Pack
 from retrysafe.stores.postgres.pipeline import BoundStatement, StatementRows, number_parameters
 from retrysafe.stores.sql import rows
-
-SEND_UNBATCHED = object()
-"""In the place of a reply: execute this operation alone."""
+from retrysafe.stores.sql.batches import SEND_UNBATCHED, is_batchable, read_refusal
 
 CLAIM_AGAIN = object()
 """In the place of a reply: the short claim found a record. Send the whole claim, together with others."""
@@ -50,16 +48,7 @@ class OpGroup(NamedTuple):
 
 
 def can_batch(ops: Sequence[Any]) -> bool:
-    """True if these operations can share statements: every kind has one, all have the same `now`, no key occurs twice,
-    and no claim resumes a run (it must not insert)."""
-    now = getattr(ops[0], "now", None)
-    ids = set()
-    for op in ops:
-        kind = type(op)
-        if kind not in BATCHES or op.now != now or (kind is Claim and op.resumes):
-            return False
-        ids.add(op.id)
-    return len(ids) == len(ops)
+    return is_batchable(ops, BATCHES)
 
 
 def group_by_kind(texts: dict[str, str], ops: Sequence[Any], short_claims: bool) -> list[OpGroup]:
@@ -153,7 +142,7 @@ def _read_claim(op: Claim, row: Sequence[Any] | None, moment: int) -> Any:
     if columns[0] is None:  # another transaction inserted it after our snapshot
         return SEND_UNBATCHED
     record = rows.read_record(columns)
-    return SEND_UNBATCHED if decide_grant(record, op, moment) is not None else ClaimReply(False, record, moment)
+    return read_refusal(op, record, moment)
 
 
 # Fenced writes ----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import BatchRefused, follow
 from retrysafe.stores.notify import Listener, OnNotify, ShouldContinue
 from retrysafe.stores.postgres import batches, deadline, notify, pipeline
-from retrysafe.stores.postgres.batches import CLAIM_AGAIN, SEND_UNBATCHED, OpGroup, can_batch
+from retrysafe.stores.postgres.batches import CLAIM_AGAIN, OpGroup, can_batch
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, PostgresLocation
 from retrysafe.stores.postgres.errors import (
     ConnectFailures,
@@ -29,6 +29,7 @@ from retrysafe.stores.postgres.lines import Line, Lines
 from retrysafe.stores.postgres.pipeline import StatementRows
 from retrysafe.stores.postgres.pool import Pool, build_pool, read_conninfo
 from retrysafe.stores.sql import migrations
+from retrysafe.stores.sql.batches import SEND_UNBATCHED
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT_PREFIX, build_names
 from retrysafe.stores.sql.plans import LockNotAvailable, RetryNow, SqlPlans, sort_by_id

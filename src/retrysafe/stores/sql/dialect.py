@@ -45,6 +45,9 @@ class Dialect:
     brief: str = ""
     """The same for renewals: the next heartbeat comes soon, and other leases share the thread."""
     parameter: str = ":{}"
+    insert_reads: bool = False
+    """A claim may begin with the INSERT, because an INSERT of an id that exists takes no lock and writes nothing. Then
+    a new key is one statement; and after a claim that met a record, the next one reads first (SqlPlans)."""
     try_lock: str = "1"
     """An expression: true if this transaction now holds the advisory lock `:lock`. 1 if the transaction holds the
     database's only write lock anyway."""

@@ -76,6 +76,8 @@ class SqlPlans:
         self._fill = job_plans.build_fill(dialect)
         self._lists: dict[tuple[str, str], str] = {}
         self._has_insert_or_read = "insert_or_read" in self.texts
+        self.expects_record = False
+        """What the last claim met, for a dialect with `insert_reads`: the next one begins with what will suffice."""
 
     def plan_operation(self, op: Op[R]) -> Plan[Statement, R]:
         """The plan of an operation."""
@@ -93,6 +95,7 @@ class SqlPlans:
     def _claim(self, op: Claim, reads_first: bool = True) -> Plan[Statement, ClaimReply]:
         values = rows.claim_values(op)
         for _ in range(MAX_CLAIM_TRIES):
+            reads_first = self.expects_record if self._dialect.insert_reads else reads_first
             try:
                 reply = yield from self._try_claim(op, values, reads_first)
             except LockNotAvailable:
@@ -130,11 +133,14 @@ class SqlPlans:
         # If a write takes the database's only write lock, a replay must not need it: read first, then insert.
         if reads_first:
             seen = yield from self._lookup(Lookup(op.id, op.now))
+            self.expects_record = seen.record is not None
             if seen.record is not None:
                 return ClaimReply(False, seen.record, seen.now)
         inserted = yield Statement(self.texts["insert"], values)
+        self.expects_record = not inserted
         if inserted:
-            return ClaimReply(True, build_new_record(op, inserted[0][0]), inserted[0][0])
+            moment = inserted[0][0] if op.now is None else op.now
+            return ClaimReply(True, build_new_record(op, moment), moment)
         if reads_first:
             return None
         found = yield from self._lookup(Lookup(op.id, op.now))
