@@ -57,7 +57,7 @@ def digest_body(content_type: str, chunks: list[bytes]) -> tuple[str, bytes, int
     canonical = _CANONICALIZERS.get(family)
     if canonical is not None and 0 < length <= CANONICAL_LIMIT_BYTES:
         try:
-            text = canonical(chunks[0] if len(chunks) == 1 else b"".join(chunks), content_type)
+            text = canonical(b"".join(chunks), content_type)  # one chunk of bytes is not copied
         except (ValueError, RecursionError, OverflowError):
             pass  # the body does not fit its content type: hashed as raw bytes
         else:

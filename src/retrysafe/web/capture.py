@@ -112,11 +112,11 @@ class BadHeader(ValueError):
 
 
 def check_headers(headers: HeaderPairs) -> HeaderPairs:
-    """Refuse headers that cannot be sent, before the answer is stored."""
+    """Refuse headers that cannot be sent, before the answer is stored. An application may have lists for pairs."""
     for name, value in headers:
         if _BAD_VALUE.search(value) or not _is_name(name):
             raise BadHeader(name)
-    return headers
+    return [(name, value) for name, value in headers]
 
 
 def read_raw_headers(raw: Iterable[tuple[bytes, bytes]]) -> tuple[HeaderPairs, bool]:
@@ -233,7 +233,10 @@ class AnswerBuffer:
         self._limit = limit
 
     def add(self, chunk: bytes) -> bool:
-        """Add a chunk. False once the answer is larger than the limit."""
+        """Add a chunk. False once the answer is larger than the limit. Applications also send views of memory, and
+        buffers that they fill again: what is stored and sent is a copy."""
+        if type(chunk) is not bytes:
+            chunk = bytes(chunk)
         if chunk:
             self.chunks.append(chunk)
             self.size += len(chunk)

@@ -178,7 +178,7 @@ def set_a_timer_for_each_lease(original: Any) -> Any:
 def claim_in_the_callers_task(original: Any) -> Any:
     """A claim that is cancelled together with its caller, and sent once more."""
 
-    async def execute(self: Any, op: Any, until: float | None) -> Any:
+    async def execute(self: Any, op: Any, until: float | None = None) -> Any:
         import asyncio
 
         sealed = self._sealer.seal(op)
@@ -317,7 +317,7 @@ ABLATIONS = (
         "a completion is sent once, and its error told as it came",
         TOLD,
         together(
-            substitute(AsyncPerformer, "__call__", give_up_at_once),
+            substitute(AsyncPerformer, "execute_through_cancel", give_up_at_once),
             substitute(guard, "settle_complete", raise_as_it_came),
         ),
         Situation(kinds=("guard", "rerun")),

@@ -216,6 +216,7 @@ ABLATIONS = (
         "told the truth",
         together(
             substitute(keying, "record_id", leave_out_the_scope),
+            substitute(guard, "record_id", leave_out_the_scope),
             substitute(exchanging, "_check_same_owner", check_no_owner),
         ),
         Situation(WEB, ("tenant",), change(purchases=2)),

@@ -24,7 +24,7 @@ from retrysafe.testing.faults import Fault
 from retrysafe.web.asgi import IdempotencyMiddleware
 from retrysafe.web.sync_async import AsyncExchange, SyncExchange
 from retrysafe.web.wsgi import IdempotencyMiddleware as WsgiMiddleware
-from tests.web.unit.harness import Caller, World, WsgiCall, answer, scope_of, who
+from tests.web.unit.harness import Caller, Counting, World, WsgiCall, answer, scope_of, who
 
 POLICIES = (
     Policy(max_answer=40),
@@ -246,3 +246,50 @@ async def test_the_test_notices_a_difference() -> None:
         with by_flows_only():
             different += straight != await play(history, seed)
     assert different
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+async def test_an_answer_that_is_a_buffer_is_kept_as_bytes(kind: Any) -> None:
+    """Starlette sends views of memory as they are, and an application may fill a buffer again after it was sent."""
+    world, buffer = World(), bytearray(b"first")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": kind(buffer), "more_body": True})
+        buffer[:] = b"later"
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    middleware = IdempotencyMiddleware(app, safe=world.safe, scope=who)
+    caller, again = Caller(b"{}"), Caller(b"{}")
+    await middleware(scope_of(), caller.receive, caller.send)
+    buffer[:] = b"other"
+    await middleware(scope_of(), again.receive, again.send)
+    assert type(world.records[0].answer.body) is bytes
+    expected = b"first"
+    assert (caller.status, caller.body, again.status, again.body) == (201, expected, 201, expected)
+
+
+def test_headers_as_lists_are_kept_and_replayed() -> None:
+    """PEP 3333 asks for tuples; servers send lists, too."""
+    world = World()
+
+    def app(environ: Any, start: Any) -> Any:
+        start("201 Created", [["x-a", "b"]])
+        return [memoryview(b"made")]
+
+    middleware = WsgiMiddleware(app, safe=world.safe, scope=who)
+    first, again = WsgiCall(middleware), WsgiCall(middleware)
+    assert (first.line, first.headers, first.body) == ("201 Created", [("x-a", "b")], b"made")
+    assert (again.line[:3], again.body, ("x-a", "b") in again.headers) == ("201", b"made", True)
+    answer = world.records[0].answer
+    assert (type(answer.body), answer.headers) == (bytes, (("x-a", "b"),))
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+async def test_a_body_that_is_a_buffer_has_the_fingerprint_of_its_bytes(kind: Any) -> None:
+    world = World()
+    middleware = IdempotencyMiddleware(Counting(), safe=world.safe, scope=who)
+    callers = [Caller(kind(b'{"a": 1}')), Caller(b'{"a":1}')]
+    for caller in callers:
+        await middleware(scope_of(), caller.receive, caller.send)
+    assert [caller.status for caller in callers] == [201, 201]
