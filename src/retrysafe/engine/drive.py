@@ -25,7 +25,8 @@ The types, what each yields, and what drives it:
   can stop at the body and go on later.
 - `Plan` (stores/base.py) yields the requests of one store (SQL, scripts, …); `follow` and `afollow` in that file.
 - `PacketPlan` (stores/mysql/protocol.py) yields packets of statements; `follow` and `afollow`, too.
-- `PipelineGen` (stores/postgres/pipeline.py) yields psycopg's waits for a socket; psycopg, and a loop in that file.
+- `PipelineGen` (stores/postgres/pipeline.py) yields psycopg's waits for a socket; psycopg, and a loop in
+  stores/postgres/lines.py.
 - `CallFlow` (client/flow.py) yields requests to send and pauses; two loops in that file. The client imports no engine.
 
 Some generators resume another one, to change what it yields or to run several side by side: the plans of batches,
