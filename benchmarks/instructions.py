@@ -32,7 +32,11 @@ CALLERS, WARM, KEYS = 32, 128, 64
 PIECES = {"quick": 16, "default": 96, "full": 384}
 COUNTED_CALLS = 16
 WHICH = ("new", "replay", "hot", "none")
-APPS = {"edge": ("bare-plain", "ours-edge-plain"), "inside": ("bare-model", "ours-model")}
+APPS = {
+    "edge": ("bare-plain", "ours-edge-plain"),
+    "inside": ("bare-model", "ours-model"),
+    "dependency": ("bare-model", "ours-dependency"),
+}
 """The application without retrysafe, and with it."""
 WEB_STORES = ("Redis", "PostgreSQL", "SQLite")
 PAIR_STORES = (*WEB_STORES, "MySQL", "MariaDB", "MongoDB")
