@@ -32,10 +32,12 @@ from retrysafe.web.endpoint_entry import EntryProbe
 from retrysafe.web.fastapi_dependency import IdempotentDependency, Refusal, TransactionalDependency
 from retrysafe.web.fastapi_endpoint import returns_answers
 from retrysafe.web.fastapi_openapi import complete_schema, document
-from retrysafe.web.fastapi_routes import find_entry, find_mounted, list_accepting, mark_endpoints
+from retrysafe.web.fastapi_routes import find_entry, find_mounted, list_accepting, list_modes, mark_endpoints
 from retrysafe.web.key_header import DEFAULT_HEADER
 from retrysafe.web.key_usage import KeyUsageStats
+from retrysafe.web.keyless import KeylessExchange, run_keyless
 from retrysafe.web.openapi import Strength
+from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope
 from retrysafe.web.starlette import OuterRoute, add_problem_handlers, respond, respond_if_answer
 from retrysafe.web.transaction_io import check_tx
@@ -70,6 +72,9 @@ def idempotent(
     return IdempotentDependency(scope, policy, strength, header)
 
 
+_call = starlette.IdempotencyMiddleware.__call__  # `super()` costs more, for each request
+
+
 # Installing -------------------------------------------------------------------------------------
 
 
@@ -86,7 +91,7 @@ class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
             app = scope.get("app")
             if isinstance(app, FastAPI):
                 self._prepare(app)
-        return super().__call__(scope, receive, send)
+        return _call(self, scope, receive, send)
 
     def _prepare(self, app: FastAPI) -> None:
         document(app)
@@ -94,6 +99,15 @@ class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
             document(mounted, within=app)
         mark_endpoints(app.routes)
         warn_without_status(self.settings, list_accepting(app.routes))
+        if self.settings.scope is None and "generate" not in list_modes(app.routes):
+            self.keyless_modes = frozenset({"optional", "required", "observe"})
+
+    def _run_without_key(
+        self, scope: ASGIScope, receive: Receive, send: Send, route: Route
+    ) -> Coroutine[Any, Any, None]:
+        if self.settings.scope is not None:
+            return super()._run_without_key(scope, receive, send, route)
+        return run_keyless(KeylessExchange(self.settings, scope, route), self.app, scope, receive, send)
 
     def make_entry_probe(self, scope: ASGIScope) -> EntryProbe | None:
         return functools.partial(find_entry, OuterRoute.from_scope(scope), scope)

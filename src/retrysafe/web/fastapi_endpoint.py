@@ -24,9 +24,11 @@ from retrysafe.web.accepted_routes import mark_accepting
 from retrysafe.web.asgi_adapter import OperationAnswer, claim_or_identify, find_exchange
 from retrysafe.web.asgi_answer import RESPONSE_BODY, RESPONSE_START
 from retrysafe.web.endpoint_entry import ENTERED, declare_marked
+from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.exchange_context import ResponseReady
+from retrysafe.web.keyless import KeylessExchange
 from retrysafe.web.openapi import Strength
-from retrysafe.web.starlette import INSTALL_HINT, build_target, respond_if_answer
+from retrysafe.web.starlette import ANSWERS, INSTALL_HINT, build_target, respond, respond_if_answer
 from retrysafe.web.sync_async import AsyncExchange
 from retrysafe.web.transaction_io import TX_ARGUMENT, TransactionRequest, aclaim_in_transaction
 
@@ -77,13 +79,8 @@ def protect_endpoint(endpoint: Endpoint, protection: Protection) -> Endpoint:
     """The endpoint as FastAPI is to call it: it claims the key first. FastAPI reads the signature that this makes."""
     _check_endpoint(endpoint)
     signature, names = plan_arguments(read_signature(endpoint), protection)
-    protected = ProtectedEndpoint(endpoint, names, protection)
-    call = protected.call_in_transaction if protection.strength == "transaction" else protected.call_guarded
-
-    @functools.wraps(endpoint)
-    async def call_protected(**values: Any) -> Any:
-        return await call(values)
-
+    wrap = _wrap_in_transaction if protection.strength == "transaction" else _wrap_guarded
+    call_protected = wrap(endpoint, names, protection)
     call_protected.__signature__ = signature  # type: ignore[attr-defined]
     setattr(call_protected, _PROTECTION, protection)
     return declare_marked(mark_accepting(call_protected, protection.policy), endpoint)
@@ -94,64 +91,70 @@ def find_protection(endpoint: Any) -> Any:
     return getattr(endpoint, _PROTECTION, None)
 
 
-class ProtectedEndpoint:
-    """An endpoint, and what happens around a call of it."""
+def _wrap_guarded(endpoint: Endpoint, names: Arguments, protection: Protection) -> Endpoint:
+    """Claim the key, or only read it for an operation, and call the endpoint."""
+    run, policy, strength = _make_async(endpoint), protection.policy, protection.strength
 
-    def __init__(self, endpoint: Endpoint, names: Arguments, protection: Protection) -> None:
-        is_async = inspect.iscoroutinefunction(endpoint)
-        self._endpoint = endpoint
-        self._run = endpoint if is_async else functools.partial(run_in_threadpool, endpoint)
-        self._names = names
-        self._protection = protection
-
-    async def call_guarded(self, values: dict[str, Any]) -> Any:
-        """Claim the key, or only read it for an operation, and call the endpoint."""
-        request, principal = self._take_arguments(values)
-        asked, exchange, key = self._protection, find_exchange(request.scope, INSTALL_HINT), None
+    @functools.wraps(endpoint)
+    async def call_protected(**values: Any) -> Any:
+        scope, principal = _take_arguments(endpoint, names, values)
+        exchange, key = scope.get(EXCHANGE) or find_exchange(scope, INSTALL_HINT), None
         if exchange is not None:
             try:
-                key = await claim_or_identify(exchange, principal, asked.policy, build_target(request), asked.strength)
+                if isinstance(exchange, KeylessExchange):
+                    exchange.pass_or_refuse(principal, policy, build_target(scope))
+                else:
+                    key = await claim_or_identify(exchange, principal, policy, build_target(scope), strength)
             except ResponseReady:
                 return AnsweredResponse(exchange)
             exchange.endpoint_entry = ENTERED
-        if self._names.key:
-            values[self._names.key] = key
-        return respond_if_answer(await self._run(**values))
+        if names.key:
+            values[names.key] = key
+        result = await run(**values)
+        return respond(result) if isinstance(result, ANSWERS) else result
 
-    async def call_in_transaction(self, values: dict[str, Any]) -> Any:
-        """Claim the key by opening a transaction, and call the endpoint in it."""
-        request, principal = self._take_arguments(values)
-        exchange = find_exchange(request.scope, INSTALL_HINT)
+    return call_protected
+
+
+def _wrap_in_transaction(endpoint: Endpoint, names: Arguments, protection: Protection) -> Endpoint:
+    """Claim the key by opening a transaction, and call the endpoint in it."""
+    run, policy, tx = _make_async(endpoint), protection.policy, protection.tx
+
+    @functools.wraps(endpoint)
+    async def call_protected(**values: Any) -> Any:
+        def run_with(key: Key | None, handle: Any) -> Any:
+            given = ({names.key: key} if names.key else {}) | ({TX_ARGUMENT: handle} if names.tx else {})
+            return run(**values, **given)
+
+        scope, principal = _take_arguments(endpoint, names, values)
+        exchange = find_exchange(scope, INSTALL_HINT)
         if exchange is None:
-            return respond_if_answer(await self._run(**self._add_handle(values, None, None)))
-        asked = TransactionRequest(self._protection.policy, build_target(request), self._protection.tx)
+            return respond_if_answer(await run_with(None, None))
+        asked = TransactionRequest(policy, build_target(scope), tx)
         try:
-            transaction = await aclaim_in_transaction(exchange, principal, asked, self._endpoint)
-            exchange.endpoint_entry, key = ENTERED, transaction.flows.task.key
-            result = await transaction.run_handler(lambda handle: self._run(**self._add_handle(values, key, handle)))
+            transaction = await aclaim_in_transaction(exchange, principal, asked, endpoint)
+            exchange.endpoint_entry = ENTERED
+            result = await transaction.run_handler(functools.partial(run_with, transaction.flows.task.key))
         except ResponseReady:
             return AnsweredResponse(exchange)
         return respond_if_answer(result)
 
-    def _take_arguments(self, values: dict[str, Any]) -> tuple[Request, Any]:
-        """The request and the principal. What the endpoint did not ask for is taken out."""
-        names = self._names
-        request = values.get(names.request)
-        if request is None:
-            raise UsageError(
-                f"{self._endpoint.__qualname__} was called without a request; to call the function itself, without its "
-                "protection, write .__wrapped__(...)"
-            )
-        principal = values[names.principal]
-        if names.request is REQUEST:
-            del values[REQUEST]
-        if names.principal is PRINCIPAL:
-            del values[PRINCIPAL]
-        return request, principal
+    return call_protected
 
-    def _add_handle(self, values: dict[str, Any], key: Key | None, handle: Any) -> dict[str, Any]:
-        given = {self._names.key: key} if self._names.key else {}
-        return {**values, **given, **({TX_ARGUMENT: handle} if self._names.tx else {})}
+
+def _make_async(endpoint: Endpoint) -> Endpoint:
+    return endpoint if inspect.iscoroutinefunction(endpoint) else functools.partial(run_in_threadpool, endpoint)
+
+
+def _take_arguments(endpoint: Endpoint, names: Arguments, values: dict[str, Any]) -> tuple[Any, Any]:
+    """The request's scope and the principal. What the endpoint did not ask for is taken out of the values."""
+    request = values.pop(REQUEST, None) if names.request is REQUEST else values.get(names.request)
+    if request is None:
+        raise UsageError(
+            f"{endpoint.__qualname__} was called without a request; to call the function itself, without its "
+            "protection, write .__wrapped__(...)"
+        )
+    return request.scope, values.pop(PRINCIPAL) if names.principal is PRINCIPAL else values[names.principal]
 
 
 # The signature ----------------------------------------------------------------------------------------

@@ -64,6 +64,12 @@ def find_route_protection(route: Any) -> IdempotentDependency | None:
     return None
 
 
+def list_modes(routes: Iterable[Any]) -> set[str]:
+    """The modes of all policies that routes below these have of their own."""
+    found = (find_route_protection(route) for _, route in walk_routes(routes))
+    return {one.policy.mode for one in found if one is not None and one.policy is not None}
+
+
 def _walk_dependants(dependant: Any) -> Iterator[Any]:
     """The endpoint's own, and those of its dependencies."""
     yield dependant
@@ -121,7 +127,7 @@ class RejectionWatch:
 
     def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> Awaitable[None]:
         exchange, handlers = scope.get(EXCHANGE), scope.get(_HANDLERS)
-        if exchange is not None and handlers is not None and not exchange.uncaptured:
+        if exchange is not None and handlers is not None:
             if self._handlers is not handlers[0]:
                 reject = functools.partial(self._reject, *handlers)
                 self._handlers, self._watching = handlers[0], {**handlers[0], RequestValidationError: reject}

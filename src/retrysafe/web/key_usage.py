@@ -82,14 +82,21 @@ class KeyUsageStats:
 
     def count(self, target: str, scope: str, sent: UsageKind, label: str = "") -> bool:
         """Add one. True if it is the first of its kind and should be logged. `label` is the route in figures."""
-        client = hash_client(scope)
+        client = _hash_scope_cached(scope) if 0 < len(scope) <= MAX_TEXT_CHARS else hash_client(scope)
         if self._taps and sent in FIGURE_KEYS:
             assert self._figures is not None
             self._figures.tap("requests", (FIGURE_KEYS[sent], label or target), 1)
+        kind = _KIND_INDEX[sent]
         with self._lock:
-            row = self._find_row(target, client, label)
-            row[_KIND_INDEX[sent]] += 1
-            return row[_KIND_INDEX[sent]] == 1 and self._is_worth_logging()
+            clients = self._routes.get(target)
+            row = clients.get(client) if clients is not None else None
+            if row is None or clients is None:
+                row = self._find_row(target, client, label)
+            else:
+                self._routes.move_to_end(target)
+                clients.move_to_end(client)
+            row[kind] += 1
+            return row[kind] == 1 and self._is_worth_logging()
 
     def count_requests(self) -> dict[tuple[str, Labels], int]:
         """`retrysafe.requests`: how many requests sent what as their key, by the label of their route."""
