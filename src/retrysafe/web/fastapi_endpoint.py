@@ -11,7 +11,8 @@ import functools
 import inspect
 from collections.abc import Callable
 from inspect import Parameter, Signature
-from typing import Annotated, Any, NamedTuple, Protocol, get_args, get_origin
+from types import SimpleNamespace
+from typing import Annotated, Any, NamedTuple, Protocol, get_args, get_origin, get_type_hints
 
 from fastapi import Request, params
 from starlette.concurrency import run_in_threadpool
@@ -177,7 +178,8 @@ def _read_annotation(annotation: Any, names: dict[str, Any]) -> Any:
     if not isinstance(annotation, str):
         return annotation
     try:
-        return eval(annotation, names)  # noqa: S307  # as `inspect.signature(eval_str=True)` does
+        written = SimpleNamespace(__annotations__={"one": annotation})
+        return get_type_hints(written, globalns=names, include_extras=True)["one"]
     except Exception:
         return annotation
 
