@@ -128,9 +128,14 @@ def flask_app(url: str | None) -> Any:
 
 
 def django_app(url: str | None) -> Any:
-    from benchmarks.apps.django_app import prepared
+    from benchmarks.apps import django_app as project
 
-    return prepared("bare" if url is None else "ours", url or "")
+    kind = "bare" if url is None else "ours"
+    application = project.prepared(kind, url or "")
+    from django.urls import path
+
+    project.urlpatterns = [path("payments", project.view(kind))]  # type: ignore[attr-defined]  # Django looks for the name
+    return application
 
 
 FRAMEWORKS: dict[str, Callable[[str | None], Any]] = {
