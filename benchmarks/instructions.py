@@ -2,10 +2,12 @@
 
     python -m benchmarks instructions                      # all of them, about a quarter of an hour
     python -m benchmarks.instructions redis edge new       # one case; the store may also be `bare`
+    python -m benchmarks.instructions frameworks Flask     # one framework's own way, or all of them
 
 The applications of the web part are called in process, without sockets, on uvloop, CALLERS requests at a time. `edge`
-is the middleware in front of the application, `inside` the README's way on a FastAPI application with a pydantic model.
-Each is compared with the same application without retrysafe. `new` is a new key each time, `replay` many keys in turn,
+is the middleware in front of the application, `inside` the README's way on a FastAPI application with a pydantic
+model, `dependency` the same as a dependency. Each is compared with the same application without retrysafe. `new` is a
+new key each time, `replay` many keys in turn,
 `hot` one key for all callers, `none` no key. callgrind.py says what is counted, and what is inaccurate.
 """
 
@@ -17,6 +19,7 @@ import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import count
 from types import FrameType
 from typing import Any, NamedTuple
@@ -32,8 +35,14 @@ CALLERS, WARM, KEYS = 32, 128, 64
 PIECES = {"quick": 16, "default": 96, "full": 384}
 COUNTED_CALLS = 16
 WHICH = ("new", "replay", "hot", "none")
-APPS = {"edge": ("bare-plain", "ours-edge-plain"), "inside": ("bare-model", "ours-model")}
+APPS = {
+    "edge": ("bare-plain", "ours-edge-plain"),
+    "inside": ("bare-model", "ours-model"),
+    "dependency": ("bare-model", "ours-dependency"),
+}
 """The application without retrysafe, and with it."""
+FRAMEWORK_NAMES = ("FastAPI", "Starlette", "Litestar", "Quart", "Flask", "Django")
+FRAMEWORK_CASES = ("new", "replay", "none")
 WEB_STORES = ("Redis", "PostgreSQL", "SQLite")
 PAIR_STORES = (*WEB_STORES, "MySQL", "MariaDB", "MongoDB")
 GOALS = {
@@ -57,7 +66,9 @@ class Cost(NamedTuple):
 
 
 def instructions(at: Machines, pace: Pace) -> list[Table]:
-    return [*(request_table(at, place, PIECES[pace.label]) for place in APPS), pair_table(at, PIECES[pace.label])]
+    pieces = PIECES[pace.label]
+    places = [request_table(at, place, pieces) for place in APPS]
+    return [*places, framework_table(at, pieces), pair_table(at, pieces)]
 
 
 def url_of(at: Machines, store: str, name: str) -> str:
@@ -76,7 +87,8 @@ def url_of(at: Machines, store: str, name: str) -> str:
 def request_table(at: Machines, place: str, pieces: int) -> Table:
     bare, protected = APPS[place]
     base = cost_of(bare, "new", "-", pieces)
-    title = {"edge": "in front of the application", "inside": "inside FastAPI, with a pydantic model"}[place]
+    titles = {"edge": "in front of the application", "inside": "inside FastAPI, with a pydantic model"}
+    title = titles.get(place, "inside FastAPI, as a dependency")
     table = Table(f"instructions-{place}", f"Instructions per request, {title}", "")
     table.heads = ["store", "request", "thousand instructions", "against bare", "asked", "Python calls", "of ours"]
     table.cells.append(["none", "bare", str(base), "1.00", "", str(base.calls), ""])
@@ -88,6 +100,23 @@ def request_table(at: Machines, place: str, pieces: int) -> Table:
             table.cells.append([*cells, f"{asked:.2f}" if asked else "", str(found.calls), str(found.own)])
             print("  ".join(table.cells[-1]), file=sys.stderr, flush=True)
     return table
+
+
+def framework_table(at: Machines, pieces: int) -> Table:
+    """Each framework's own way against its bare application, on Redis."""
+    table = Table("instructions-frameworks", "Instructions per request in each framework's own way, Redis", "")
+    table.heads = ["framework", "bare, thousand instructions", *FRAMEWORK_CASES]
+    for name in FRAMEWORK_NAMES:
+        table.cells.append(framework_row(at, name, pieces))
+        print("  ".join(table.cells[-1]), file=sys.stderr, flush=True)
+    return table
+
+
+def framework_row(at: Machines, name: str, pieces: int) -> list[str]:
+    base = cost_of(f"in:{name}", "new", "-", pieces)
+    url = url_of(at, "Redis", "frameworks")
+    found = [cost_of(f"in:{name}", which, url, pieces) for which in FRAMEWORK_CASES]
+    return [name, str(base), *(f"{one.instructions / base.instructions:.2f}" for one in found)]
 
 
 def pair_table(at: Machines, pieces: int) -> Table:
@@ -115,17 +144,27 @@ async def run_child(kind: str, which: str, url: str, pieces: int) -> None:
         async with async_pairs(url, batching=True) as pair:
             await count_work(pair, pieces)
         return
-    from benchmarks.apps.fastapi_app import KINDS
-
-    app, numbers = KINDS[kind](url), count()
+    send, numbers = open_application(kind, url), count()
 
     async def request() -> None:
         number = next(numbers)
         keys = {"new": f"{os.getpid()}-{number}", "replay": f"key-{number % KEYS}", "hot": "hot", "none": None}
-        status = await call(app, keys[which])
+        status = await send(keys[which])
         assert status in (201, 409), f"answered {status}"  # while a hot key's first request runs
 
     await count_work(request, pieces)
+
+
+def open_application(kind: str, url: str) -> Callable[[str | None], Awaitable[int]]:
+    """A function that sends one request to the application. Another framework's name stands after a colon."""
+    if kind.startswith("in:"):
+        from benchmarks.apps.frameworks import FRAMEWORKS, call_framework
+
+        name = kind.removeprefix("in:")
+        return partial(call_framework, name, FRAMEWORKS[name](None if url == "-" else url))
+    from benchmarks.apps.fastapi_app import KINDS
+
+    return partial(call, KINDS[kind](url))
 
 
 async def count_work(work: Callable[[], Awaitable[None]], pieces: int) -> None:
@@ -177,6 +216,10 @@ def main() -> None:
     store, place, which = [*given.case, *("redis", "edge", "new")[len(given.case) :]]
     stores = {name.lower(): name for name in PAIR_STORES} | {"postgres": "PostgreSQL"}
     with machines() as at:
+        if store == "frameworks":
+            for name in given.case[1:] or FRAMEWORK_NAMES:
+                print("  ".join(framework_row(at, name, given.pieces)), flush=True)
+            return None
         if store == "bare":
             found = cost_of(APPS[place][0], which, "-", given.pieces)
         else:

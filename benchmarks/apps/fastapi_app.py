@@ -31,6 +31,7 @@ async def current_account(authorization: Annotated[str, Header()] = "") -> str:
 
 
 Account = Annotated[str, Depends(current_account)]
+Protect = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 async def charge(order: Any) -> dict[str, Any]:
@@ -47,10 +48,11 @@ async def body_of(request: Request) -> Any:
     return await request.json()
 
 
-def application(**route: Any) -> FastAPI:
+def application(protect: Protect = lambda endpoint: endpoint, **route: Any) -> FastAPI:
     app = FastAPI()
 
     @app.post("/payments", status_code=201, **route)
+    @protect
     async def pay(request: Request, account: Account) -> JSONResponse:
         return JSONResponse(await charge(await request.json()), 201)
 
@@ -81,11 +83,12 @@ class Receipt(BaseModel):
     note: str
 
 
-def model_application(**route: Any) -> FastAPI:
+def model_application(protect: Protect = lambda endpoint: endpoint, **route: Any) -> FastAPI:
     """The same, as FastAPI's own pages write it: the body and the answer are models."""
     app = FastAPI()
 
     @app.post("/payments", status_code=201, **route)
+    @protect
     async def pay(order: Order, account: Account) -> Receipt:
         return Receipt(**await charge({"amount": order.amount}))
 
@@ -119,20 +122,35 @@ def bare_sync(url: str) -> Any:
 
 
 def ours(url: str, make: Callable[..., FastAPI] = application) -> Any:
-    """The README's way: a dependency that stands on the application's own authentication. Optional, so that requests
+    """The README's way: a decorator that stands on the application's own authentication. Optional, so that requests
     without a key get through and can be measured too."""
-    from retrysafe import Policy, RetrySafe
-    from retrysafe.web.fastapi import idempotent, install
+    from retrysafe import Policy
+    from retrysafe.web.fastapi import idempotent
 
-    safe = RetrySafe(url)
-    safe.migrate()
-    app = make(dependencies=[Depends(idempotent(scope=current_account, policy=Policy(mode="optional")))])
-    install(app, safe=safe)
-    return app
+    return _install(make(idempotent(scope=current_account, policy=Policy(mode="optional"))), url)
 
 
 def ours_model(url: str) -> Any:
     return ours(url, model_application)
+
+
+def ours_dependency(url: str) -> Any:
+    """The same as a dependency, for whole routers."""
+    from retrysafe import Policy
+    from retrysafe.web.fastapi import idempotent
+
+    claim = Depends(idempotent(scope=current_account, policy=Policy(mode="optional")))
+    return _install(model_application(dependencies=[claim]), url)
+
+
+def _install(app: FastAPI, url: str) -> FastAPI:
+    from retrysafe import RetrySafe
+    from retrysafe.web.fastapi import install
+
+    safe = RetrySafe(url)
+    safe.migrate()
+    install(app, safe=safe)
+    return app
 
 
 def ours_edge(url: str, make: Callable[..., FastAPI] = application) -> Any:
@@ -272,6 +290,7 @@ KINDS: dict[str, Callable[[str], Any]] = {
     "ours-edge": ours_edge,
     "ours-edge-plain": ours_edge_plain,
     "ours-model": ours_model,
+    "ours-dependency": ours_dependency,
     "idemkit-redis": idemkit_redis,
     "idemkit-postgres": idemkit_postgres,
     "fik-redis": fik_redis,

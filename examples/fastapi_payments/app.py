@@ -92,15 +92,15 @@ class Payment(PaymentIn):
 
 
 payments: dict[tuple[str, str], Payment] = {}
-protected = idempotent(scope=current_account, policy=Policy.preset("create_payment"))
 
 
 @app.post("/payments", status_code=201, responses=REFUSED)
+@idempotent(scope=current_account, policy=Policy.preset("create_payment"))
 async def pay(
     order: PaymentIn,
     response: Response,
     account: Annotated[str, Depends(current_account)],
-    key: Annotated[Key, Depends(protected)],
+    key: Key,
 ) -> Payment:
     # A key of ours for the provider: if we die after this call, whoever tries again charges nothing new.
     charge = await provider.charge(order.amount, order.currency, key=derive(key, "provider", "charge"))
@@ -124,11 +124,9 @@ async def bought(amount: int, currency: str) -> Answer:
     return Answer(201, {"charge": await charge(amount, currency)})
 
 
-operated = idempotent(scope=current_account, policy=buy.policy, strength="operation")
-
-
 @app.post("/orders", status_code=201, responses=REFUSED, response_model=dict[str, str])
-async def order(order: PaymentIn, key: Annotated[Key, Depends(operated)]) -> Response:
+@idempotent(scope=current_account, policy=buy.policy, strength="operation")
+async def order(order: PaymentIn, key: Key) -> Response:
     return respond(await buy.start(order.amount, order.currency, key=key))
 
 

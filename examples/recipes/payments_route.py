@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Header, Response
+from fastapi import FastAPI, Header, Response
 from pydantic import BaseModel
 
 from examples.recipes.forwarded_key import Payment
@@ -28,9 +28,8 @@ def application(safe: RetrySafe, pay: Operation) -> FastAPI:
     install(app, safe=safe)
 
     @app.post("/payments", status_code=201)
-    def payments(
-        charge: Charge, key: Annotated[Key, Depends(idempotent(scope=current_account, strength="operation"))]
-    ) -> Response:
+    @idempotent(scope=current_account, strength="operation")
+    def payments(charge: Charge, key: Key) -> Response:
         # The account is part of what is stored with the operation: the worker has no request to ask.
         return respond(pay(Payment(key.scope, charge.amount, charge.currency), key=key))
 

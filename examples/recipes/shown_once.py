@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Header
+from fastapi import FastAPI, Header
 
 from retrysafe import Key, Policy, RetrySafe
 from retrysafe.web.fastapi import idempotent, install
@@ -24,10 +24,10 @@ def current_account(x_account: Annotated[str, Header()]) -> str:
 def application(safe: RetrySafe, issued: list[str]) -> FastAPI:
     app = FastAPI()
     install(app, safe=safe)
-    forgetful = Depends(idempotent(scope=current_account, policy=Policy(max_answer=0)))
 
     @app.post("/tokens", status_code=201)
-    async def tokens(key: Key = forgetful) -> dict[str, str]:
+    @idempotent(scope=current_account, policy=Policy(max_answer=0))
+    async def tokens(key: Key) -> dict[str, str]:
         issued.append(secrets.token_urlsafe(24))  # stands for the hash you would store
         return {"token": issued[-1]}
 

@@ -65,6 +65,9 @@ class IdempotencyMiddleware:
     state_keys_to_drop: Sequence[str] = ()
     """Keys of `scope["state"]` that a rerun must not see, because the framework keeps data of the first run there."""
 
+    keyless_modes: frozenset[str] = frozenset({"optional"})
+    """The modes in which a request without a key is not captured."""
+
     def __init__(
         self, app: ASGIApp, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]
     ) -> None:
@@ -102,7 +105,7 @@ class IdempotencyMiddleware:
         if route is None:
             return await self.app(scope, receive, send)
         lines = [value.decode("latin-1") for name, value in scope["headers"] if name == self._header]
-        if not lines and route.policy.mode == "optional":
+        if not lines and route.policy.mode in self.keyless_modes:
             return await self._run_without_key(scope, receive, send, route)
         exchange = AsyncExchange(self.settings, view_from_scope(scope), route, lines)
         exchange.body = body = AsgiBody(exchange, receive)

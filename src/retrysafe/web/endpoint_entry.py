@@ -53,13 +53,18 @@ def mark_endpoint(endpoint: Callable[..., Any]) -> Callable[..., Any]:
             exchange.endpoint_entry = ENTERED
         return endpoint(*args, **kwargs)
 
-    note_entry_and_call._retrysafe_notes = True  # type: ignore[attr-defined]
-    wrapper, code = typing.cast(FunctionType, note_entry_and_call), getattr(endpoint, "__code__", None)
+    return declare_marked(note_entry_and_call, endpoint)
+
+
+def declare_marked(wrapper: Callable[..., Any], endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    """The wrapper of an endpoint, which records its entry by itself."""
+    made, code = typing.cast(FunctionType, wrapper), getattr(endpoint, "__code__", None)
+    made._retrysafe_notes = True  # type: ignore[attr-defined]
     if code is not None:  # messages of frameworks must name the user's file and line, not ours
-        wrapper.__code__ = wrapper.__code__.replace(
+        made.__code__ = made.__code__.replace(
             co_filename=code.co_filename, co_firstlineno=code.co_firstlineno, co_name=code.co_name
         )
-    return note_entry_and_call
+    return made
 
 
 def is_marked(endpoint: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,9 @@ def current_exchange() -> Exchange | None:
     return _current.get()
 
 
-def set_current_exchange(exchange: Exchange) -> Token[Exchange | None]:
-    """Make it the exchange of this context."""
-    return _current.set(exchange)
-
-
-def reset_current_exchange(token: Token[Exchange | None]) -> None:
-    _current.reset(token)
+set_current_exchange: Callable[[Exchange | None], Token[Exchange | None]] = _current.set
+"""Make it the exchange of this context."""
+reset_current_exchange: Callable[[Token[Exchange | None]], None] = _current.reset
 
 
 class ResponseReady(Exception):

@@ -88,7 +88,13 @@ class KeyUsageStats:
         client = _hash_scope_cached(scope) if 0 < len(scope) <= MAX_TEXT_CHARS else hash_client(scope)
         at = _KIND_INDEX[sent]
         with self._lock:
-            row = self._find_row(target, client, label)
+            clients = self._routes.get(target)
+            row = clients.get(client) if clients is not None else None
+            if row is None or clients is None:
+                row = self._find_row(target, client, label)
+            else:
+                self._routes.move_to_end(target)
+                clients.move_to_end(client)
             row[at] += 1
             return row[at] == 1 and self._is_worth_logging()
 

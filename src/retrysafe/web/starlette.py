@@ -15,7 +15,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple, get_args
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -42,6 +43,7 @@ from retrysafe.web.endpoint_entry import ENTERED, REDIRECTED, REFUSED, UNKNOWN, 
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.exchange_context import ResponseReady
 from retrysafe.web.openapi import Strength
+from retrysafe.web.paths import sanitize_target
 from retrysafe.web.routes import SAFE_METHODS
 from retrysafe.web.sync_async import AsyncExchange
 from retrysafe.web.transaction_io import (
@@ -53,6 +55,7 @@ from retrysafe.web.transaction_io import (
 )
 
 Handler = Callable[..., Any]
+ANSWERS = get_args(OperationAnswer)
 INSTALL_HINT = "app.add_middleware(IdempotencyMiddleware, safe=safe)"
 
 
@@ -133,7 +136,7 @@ async def claim(
     if exchange is None:
         return None
     try:
-        return await claim_or_identify(exchange, principal, policy, build_target(request), strength)
+        return await claim_or_identify(exchange, principal, policy, build_target(request.scope), strength)
     except ResponseReady as stop:
         raise refusal(exchange) from stop
 
@@ -155,7 +158,7 @@ async def claim_in_transaction(
         return await aclaim_in_transaction(
             exchange,
             principal,
-            TransactionRequest(policy, build_target(request), tx),
+            TransactionRequest(policy, build_target(request.scope), tx),
             handler or _find_handler(request),
         )
     except ResponseReady as stop:
@@ -167,14 +170,20 @@ def _find_handler(request: Request) -> Any:
     return request.scope.get("endpoint") or claim_in_transaction
 
 
-def build_target(request: Request) -> str:
+def build_target(scope: Any) -> str:
     """`POST /orders/{id}`: the route template and not the path, so that there are few different targets."""
-    scope = request.scope
     # FastAPI keeps the path with the prefixes of included routers in a context; older versions keep it in the route.
     route = scope.get("fastapi", {}).get("effective_route_context") or scope.get("route")
-    mounted = scope.get("root_path", "").removeprefix(scope.get("app_root_path", ""))
+    mounted = scope.get("root_path") or ""
+    if mounted:
+        mounted = mounted.removeprefix(scope.get("app_root_path", ""))
     path = getattr(route, "path", None) or _endpoint_name(scope)
-    return f"{request.method.upper()} {mounted}{path}"
+    return _name_target(scope["method"], mounted, path)
+
+
+@lru_cache(1_024)
+def _name_target(method: str, mounted: str, path: str) -> str:
+    return sanitize_target(f"{method.upper()} {mounted}{path}")
 
 
 def _endpoint_name(scope: Any) -> str:
@@ -245,7 +254,7 @@ def respond(answer: OperationAnswer) -> Response:
 
 
 def respond_if_answer(result: Any) -> Any:
-    return respond(result) if isinstance(result, OperationAnswer) else result
+    return respond(result) if isinstance(result, ANSWERS) else result
 
 
 def add_problem_handlers(app: Starlette) -> None:

@@ -1,4 +1,4 @@
-"""The reference application in FastAPI: authentication is a dependency, and the claim depends on it.
+"""The reference application in FastAPI: authentication is a dependency, and the decorator claims after it.
 
 It has an inner BaseHTTPMiddleware on purpose: that one sends every answer in parts, which must not matter.
 """
@@ -62,8 +62,8 @@ async def pieces(reply: reference.Reply) -> AsyncIterator[bytes]:
 
 def add(name: str) -> None:
     method, path = name.split(" ")
-    claim = Depends(idempotent(current_account, reference.POLICIES.get(name, reference.DEFAULT)))
 
+    @idempotent(current_account, reference.POLICIES.get(name, reference.DEFAULT))
     async def handler(
         request: Request,
         account: Annotated[str, Depends(current_account)],
@@ -74,7 +74,7 @@ def add(name: str) -> None:
             await reference.ahandle(request.method, request.url.path, request.url.query, x_tag, account, body)
         )
 
-    app.add_api_route(path, handler, methods=[method], dependencies=[claim], response_model=None)
+    app.add_api_route(path, handler, methods=[method], response_model=None)
 
 
 for name in reference.ROUTES:

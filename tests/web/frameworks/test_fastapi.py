@@ -1,4 +1,4 @@
-"""The FastAPI dependency: it depends on the application's own authentication, and on no internals of FastAPI."""
+"""FastAPI, protected by the decorator and by the dependency: both stand on the application's own authentication."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ bearer = HTTPBearer(auto_error=False)
 class World:
     """An application, and a record of its calls."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, form: str = "decorator", **options: Any) -> None:
+        self.form = form
         self.safe = RetrySafe("memory://")
         self.app = FastAPI()
         self.accounts = {"alice": "a", "bob": "b"}
@@ -53,6 +54,22 @@ class World:
     def protect(self, policy: Policy | None = None, **options: Any) -> Any:
         return Depends(idempotent(self.account, policy, **options))
 
+    def post(self, path: str, policy: Policy | None = None, **options: Any) -> Callable[[Any], Any]:
+        """`@app.post(path)` for an endpoint that is protected in this world's way."""
+        given = {name: options.pop(name) for name in ("scope", "strength", "app") if name in options}
+        app = given.pop("app", self.app)
+        protect = idempotent(given.pop("scope", self.account), policy, **given)
+
+        def add(endpoint: Any) -> Any:
+            if self.form == "decorator":
+                app.post(path, **options)(protect(endpoint))
+            else:
+                before = options.pop("dependencies", [])
+                app.post(path, dependencies=[*before, Depends(protect)], **options)(endpoint)
+            return endpoint
+
+        return add
+
     def ran(self, what: str = "pay") -> dict[str, int]:
         self.runs.append(what)
         return {"run": len(self.runs)}
@@ -62,15 +79,15 @@ class World:
         return found.record
 
 
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
+@pytest.fixture(params=["decorator", "dependency"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    made = World(request.param)
     yield made
     made.safe.close()
 
 
 def add_pay(world: World, policy: Policy | None = None) -> None:
-    @world.app.post("/pay", status_code=201, dependencies=[world.protect(policy)])
+    @world.post("/pay", policy, status_code=201)
     async def pay() -> dict[str, int]:
         return world.ran()
 
@@ -135,7 +152,7 @@ async def test_scope_may_be_a_security_dependency_with_scopes(world: World) -> N
             raise HTTPException(403)
         return str(who.credentials)
 
-    @world.app.post("/pay", dependencies=[Depends(idempotent(Security(account, scopes=["pay"])))])
+    @world.post("/pay", scope=Security(account, scopes=["pay"]))
     async def pay() -> dict[str, int]:
         return world.ran()
 
@@ -145,7 +162,7 @@ async def test_scope_may_be_a_security_dependency_with_scopes(world: World) -> N
 
 
 async def test_without_a_principal_nothing_runs(world: World) -> None:
-    @world.app.post("/pay", dependencies=[Depends(idempotent(lambda: None))])
+    @world.post("/pay", scope=lambda: None)
     async def pay() -> dict[str, int]:
         return world.ran()
 
@@ -157,7 +174,7 @@ async def test_without_a_principal_nothing_runs(world: World) -> None:
 async def test_without_the_middleware_nothing_runs_and_the_error_says_what_to_do(world: World) -> None:
     app = FastAPI()
 
-    @app.post("/pay", dependencies=[world.protect()])
+    @world.post("/pay", app=app)
     async def pay() -> dict[str, int]:
         return world.ran()
 
@@ -231,7 +248,7 @@ class Stored(Shown):
 async def test_response_model_is_respected_by_the_replay(world: World) -> None:
     """A bug of a similar package: a replay contained a field that the response model leaves out."""
 
-    @world.app.post("/users", response_model=Shown, status_code=201, dependencies=[world.protect()])
+    @world.post("/users", response_model=Shown, status_code=201)
     async def users() -> Any:
         return Stored(id=7, password_hash="secret")
 
@@ -244,9 +261,10 @@ async def test_response_model_is_respected_by_the_replay(world: World) -> None:
 
 
 @pytest.mark.parametrize("order", ["inner", "outer"])
-async def test_a_base_http_middleware_of_the_users_does_not_disable_it(order: str) -> None:
+@pytest.mark.parametrize("form", ["decorator", "dependency"])
+async def test_a_base_http_middleware_of_the_users_does_not_disable_it(order: str, form: str) -> None:
     """A bug of similar packages: BaseHTTPMiddleware sends every answer in several chunks."""
-    world = World()
+    world = World(form)
     if order == "inner":  # added first is innermost
         world.app.user_middleware.clear()
 
@@ -269,7 +287,7 @@ async def test_a_base_http_middleware_of_the_users_does_not_disable_it(order: st
 
 
 async def test_a_streaming_response_is_replayed_whole(world: World) -> None:
-    @world.app.post("/stream", dependencies=[world.protect()])
+    @world.post("/stream")
     async def stream() -> StreamingResponse:
         world.ran()
         return StreamingResponse((f"{i}-{len(world.runs)}\n" for i in range(100)), media_type="text/plain")
@@ -282,7 +300,7 @@ async def test_a_streaming_response_is_replayed_whole(world: World) -> None:
 
 
 async def test_background_tasks_run_once(world: World) -> None:
-    @world.app.post("/pay", dependencies=[world.protect()])
+    @world.post("/pay")
     async def pay(tasks: BackgroundTasks) -> dict[str, int]:
         tasks.add_task(world.ran, "mail")
         return {"ok": 1}
@@ -296,7 +314,7 @@ async def test_background_tasks_run_once(world: World) -> None:
 async def test_an_http_exception_is_an_answer(world: World) -> None:
     """A bug of a similar package: raised HTTPExceptions were never stored."""
 
-    @world.app.post("/pay", dependencies=[world.protect()])
+    @world.post("/pay")
     async def pay() -> None:
         world.ran()
         raise HTTPException(402, "declined", {"X-Reason": "funds"})
@@ -318,7 +336,7 @@ async def test_an_exception_handlers_answer_is_the_answer(world: World) -> None:
     async def declined(request: Request, error: Declined) -> JSONResponse:
         return JSONResponse({"declined": True}, 402)
 
-    @world.app.post("/pay", dependencies=[world.protect()])
+    @world.post("/pay")
     async def pay() -> None:
         world.ran()
         raise Declined
@@ -347,7 +365,7 @@ async def test_a_handlers_own_http_exception_handler_does_not_see_replays(world:
 
 
 async def test_an_uncaught_exception_is_stored_and_raised_on(world: World) -> None:
-    @world.app.post("/pay", dependencies=[world.protect()])
+    @world.post("/pay")
     async def pay() -> None:
         world.ran()
         raise RuntimeError("canary")
@@ -362,7 +380,7 @@ async def test_an_uncaught_exception_is_stored_and_raised_on(world: World) -> No
 
 
 async def test_a_validation_error_after_the_claim_is_an_answer_too(world: World) -> None:
-    @world.app.post("/pay", dependencies=[world.protect()])
+    @world.post("/pay")
     async def pay(order: Shown) -> dict[str, int]:
         return world.ran()
 
@@ -377,7 +395,7 @@ async def test_a_validation_error_after_the_claim_is_an_answer_too(world: World)
 
 
 async def test_a_plain_def_is_protected_as_well(world: World) -> None:
-    @world.app.post("/pay", dependencies=[world.protect()])
+    @world.post("/pay")
     def pay() -> dict[str, int]:
         return world.ran()
 
@@ -386,24 +404,29 @@ async def test_a_plain_def_is_protected_as_well(world: World) -> None:
         assert is_replay(await http.post("/pay", headers=sent), await http.post("/pay", headers=sent))
 
 
-async def test_a_dependency_with_yield_sees_a_replay_as_an_http_exception(world: World) -> None:
+async def test_a_dependency_with_yield_is_closed_after_a_replay(world: World) -> None:
+    """With the decorator it ends as usual. The dependency can only raise, so it sees an HTTP exception."""
     seen: list[str] = []
 
     async def session() -> Any:
         try:
             yield "session"
+            seen.append("committed")
         except HTTPException as error:
             seen.append(f"rolled back: {error.status_code}")
             raise
+        finally:
+            seen.append("closed")
 
-    @world.app.post("/pay", dependencies=[Depends(session), world.protect()])
+    @world.post("/pay", dependencies=[Depends(session)])
     async def pay() -> dict[str, int]:
         return world.ran()
 
     async with calling(world.app) as http:
         sent = keyed()
         assert is_replay(await http.post("/pay", headers=sent), await http.post("/pay", headers=sent))
-    assert seen == ["rolled back: 200"]
+    replayed = "committed" if world.form == "decorator" else "rolled back: 200"
+    assert seen == ["committed", "closed", replayed, "closed"]
 
 
 # The target -------------------------------------------------------------------------------------
@@ -490,10 +513,11 @@ ERRORS: list[tuple[RetrySafeError, int, str]] = [
 
 
 @pytest.mark.parametrize(("error", "status", "name"), ERRORS, ids=[name for _, _, name in ERRORS])
-async def test_our_errors_become_their_problems(error: RetrySafeError, status: int, name: str) -> None:
-    world = World()
+@pytest.mark.parametrize("form", ["decorator", "dependency"])
+async def test_our_errors_become_their_problems(error: RetrySafeError, status: int, name: str, form: str) -> None:
+    world = World(form)
 
-    @world.app.post("/orders", dependencies=[world.protect(strength="operation")])
+    @world.post("/orders", strength="operation")
     async def orders() -> None:
         raise error
 
@@ -506,7 +530,7 @@ async def test_our_errors_become_their_problems(error: RetrySafeError, status: i
 
 
 async def test_under_a_claim_our_errors_are_the_handlers_failure(world: World) -> None:
-    @world.app.post("/pay", dependencies=[world.protect()])
+    @world.post("/pay")
     async def pay() -> None:
         world.ran()
         raise InProgress("another key", 1_000_000)
@@ -536,7 +560,7 @@ async def test_the_handlers_work_without_the_middleware() -> None:
 async def test_fifty_at_once_run_once(world: World) -> None:
     go = asyncio.Event()
 
-    @world.app.post("/pay", dependencies=[world.protect(Policy(busy="wait"))])
+    @world.post("/pay", Policy(busy="wait"))
     async def pay() -> dict[str, int]:
         await go.wait()
         return world.ran()
@@ -553,7 +577,7 @@ async def test_fifty_at_once_run_once(world: World) -> None:
 
 
 async def test_the_header_shown_in_the_document_is_not_validated(world: World) -> None:
-    @world.app.post("/pay", dependencies=[world.protect()])
+    @world.post("/pay")
     async def pay(x: Annotated[str, Header()] = "") -> dict[str, int]:
         return world.ran()
 

@@ -477,14 +477,19 @@ def test_a_route_that_was_added_later_is_watched_from_its_second_request_on(safe
 # Beside the edge -------------------------------------------------------------------------------------
 
 
-def test_a_dependency_that_claims_is_followed_by_validation(safe: RetrySafe) -> None:
+@pytest.mark.parametrize("form", ["decorator", "dependency"])
+def test_a_route_that_claims_is_withdrawn_after_validation(safe: RetrySafe, form: str) -> None:
     app = fastapi.FastAPI()
     retrysafe.web.fastapi.install(app, safe=safe, policy=WITHDRAW)
-    claims = fastapi.Depends(retrysafe.web.fastapi.idempotent(scope=lambda: "alice"))
+    protect = retrysafe.web.fastapi.idempotent(scope=lambda: "alice")
 
-    @app.post("/order", status_code=201, dependencies=[claims])
     async def order(order: Order) -> str:
         return ran("order")
+
+    if form == "decorator":
+        app.post("/order", status_code=201)(protect(order))
+    else:
+        app.post("/order", status_code=201, dependencies=[fastapi.Depends(protect)])(order)
 
     RUNS.clear()
     with served_by(app, safe) as call:
@@ -493,15 +498,20 @@ def test_a_dependency_that_claims_is_followed_by_validation(safe: RetrySafe) -> 
     assert safe.counters["withdrawn"] == 1
 
 
-def test_a_transaction_is_rolled_back(safe: RetrySafe, sqlite_url: str) -> None:
+@pytest.mark.parametrize("form", ["decorator", "dependency"])
+def test_a_transaction_is_rolled_back(safe: RetrySafe, sqlite_url: str, form: str) -> None:
     app = fastapi.FastAPI()
     retrysafe.web.fastapi.install(app, safe=safe, policy=WITHDRAW)
     asked = retrysafe.web.fastapi.idempotent(scope=lambda: "alice", strength="transaction", tx=sqlite_url)
     opened = fastapi.Depends(asked)
 
-    @app.post("/order", status_code=201)
     def order(order: Order, tx: Any = opened) -> str:
         return ran("order")
+
+    def decorated(order: Order, tx: Any) -> str:
+        return ran("order")
+
+    app.post("/order", status_code=201)(order if form == "dependency" else asked(decorated))
 
     RUNS.clear()
     with served_by(app, safe) as call:
