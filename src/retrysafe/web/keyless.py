@@ -13,7 +13,6 @@ from retrysafe.core.keys import Key
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
 from retrysafe.web.asgi_answer import RESPONSE_START, AnswerSender, Message, Send
-from retrysafe.web.capture import Response
 from retrysafe.web.exchange import EXCHANGE, scope_from_principal
 from retrysafe.web.exchange_context import is_response_ready, reset_current_exchange, set_current_exchange
 from retrysafe.web.paths import sanitize_target
@@ -26,17 +25,12 @@ from retrysafe.web.view import RequestView, view_from_scope
 class KeylessExchange(AsyncExchange):
     """The exchange of a request without a key. It can be refused, but not claimed.
 
-    Most requests without a key need little of it. What an exchange has when it is made is kept in the class here, and
-    the view is made when it is asked for.
+    Most requests without a key need little of it: the view is made when it is asked for.
     """
 
-    response: Response | None = None
-    key = grant = endpoint_entry = entry_probe = observation_lease = None
-    claim_requested = started = uncaptured = _withdraws = False
-    scope = generated_key = _error_type = ""
-    key_lines = _stops = ()
+    key_lines = ()
     reruns = 0
-    _began = _begun = 0.0
+    _begun = 0.0
 
     def __init__(self, settings: Settings, scope: MutableMapping[str, Any], route: Route) -> None:
         self.settings = settings
