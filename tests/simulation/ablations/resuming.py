@@ -142,8 +142,8 @@ ABLATIONS = (
         Situation(LONG_AGO, ("submitted",), calm(worker_start=300.0)),
     ),
     Ablation(
-        "a person is not believed past the life of a key",
-        "I30 a person is believed",
+        "an operator is not believed past the life of a key",
+        "I30 an operator is believed",
         always(foreign, "was_unknown", False),
         Situation(OPERATIONS, ("forgotten",), calm(reply_lost=0.3, request_lost=0.2, refused=0.2, crashes=4)),
     ),
@@ -154,7 +154,7 @@ ABLATIONS = (
         Situation(OPERATIONS, ("poison",), calm(senders=2)),
     ),
     Ablation(
-        "a conflict with a late owner is told as it came",
+        "a conflict with a late owner is passed on as it came",
         "S31 clear errors",
         substitute(undoing, "block_late_owner", bar_without_patience),
         Situation(local_shop.ELSEWHERE, ("rows_saga",)),

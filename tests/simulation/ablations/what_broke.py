@@ -58,10 +58,10 @@ PUT_BACK: dict[str, tuple[str, ...]] = {
     ),
     "an operation that was accepted (202), or whose first attempt died": ("an accepted run is dropped",),
     'An operator who said "it did not happen" of a step whose key': (
-        "a person is not believed past the life of a key",
+        "an operator is not believed past the life of a key",
     ),
     "where the store is not in the user's database, an undo that could not bar": (
-        "a conflict with a late owner is told as it came",
+        "a conflict with a late owner is passed on as it came",
     ),
     "a finished operation whose record had expired": ("a resume begins what has expired",),
     "an operation submitted long ago and resumed by id": ("a key ages while its run waits for a worker",),
@@ -87,13 +87,13 @@ THREADS = "threads, signals and forks: the simulation has one thread"
 DRIVER = "a driver, its sockets or its SQL: the simulated store has none"
 COST = "memory, CPU or the number of rows that are read: nothing goes wrong but the bill"
 TEXTS = "texts, logs, links, headers and options: nothing is lost or doubled"
-CONSOLE = "what a person does by hand in the console: the simulation has no operators who send forms"
+CONSOLE = "what an operator does by hand in the console: the simulation has no operators who send forms"
 FRAMEWORK = "another framework's, queue's or broker's own code"
 DATABASE = "what a real database does with a transaction that the user committed by hand"
 SEALED = "what is encrypted: the simulation runs with the standard library alone, so its applications have no key ring"
 STOPPED = "a process that stops in order: simulated processes are killed, which leaves more behind"
 REFUSED = "a mistake in the set-up that is refused before anything runs"
-PEOPLE = "what a person declared or was told to type: simulated people know what their words mean"
+PEOPLE = "what people declared or typed as they were asked to: simulated people know what their words mean"
 DELAY = "it only came later than it could: the rule about the end of a history counts in hours"
 BARRED = (
     "an owner that wakes up inside its transaction: the simulated database has ended that session by then, as a server "

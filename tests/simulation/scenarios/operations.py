@@ -204,7 +204,7 @@ def check_persons_word(outcome: Outcome) -> Iterator[str]:
     for purchase in outcome.purchases:
         said = [event for event in outcome.history.find("resolved", purchase.name) if event.at > QUIET_SINCE_SECONDS]
         if len([event for event in said if not event.data["happened"]]) > 2:
-            yield f"I30 a person is believed: {purchase.name} was asked about {len(said)} times after all faults"
+            yield f"I30 an operator is believed: {purchase.name} was asked about {len(said)} times after all faults"
 
 
 OPERATIONS = Scenario(
