@@ -235,9 +235,9 @@ class AnswerBuffer:
     def add(self, chunk: bytes) -> bool:
         """Add a chunk. False once the answer is larger than the limit. Applications also send views of memory, and
         buffers that they fill again: what is stored and sent is a copy."""
-        if type(chunk) is not bytes:
-            chunk = bytes(chunk)
         if chunk:
+            if type(chunk) is not bytes:
+                chunk = memoryview(chunk).tobytes()  # TypeError for text, before anything is stored
             self.chunks.append(chunk)
             self.size += len(chunk)
         return self.size <= self._limit

@@ -189,6 +189,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "On PostgreSQL, a reason with a NUL",
     ),
     FRAMEWORK: (
+        "An answer that was sent as a view of memory",
         "Under Django's ASGI with a plain middleware",
         "`@once`, `transactional`, tools and operations: two calls that differ only in a pydantic field",
         "a result's (or step's, or operation input's) field marked",

@@ -285,6 +285,17 @@ def test_headers_as_lists_are_kept_and_replayed() -> None:
     assert (type(answer.body), answer.headers) == (bytes, (("x-a", "b"),))
 
 
+async def test_text_is_no_answer() -> None:
+    """A server cannot send it. The request has failed, and its key says so."""
+    world = World()
+    middleware = IdempotencyMiddleware(Counting(pieces=["text"]), safe=world.safe, scope=who)  # type: ignore[list-item]
+    caller, again = Caller(b"{}"), Caller(b"{}")
+    with pytest.raises(TypeError):
+        await middleware(scope_of(), caller.receive, caller.send)
+    await middleware(scope_of(), again.receive, again.send)
+    assert (caller.status, again.status, again.body) == (500, 500, caller.body)
+
+
 @pytest.mark.parametrize("kind", [bytearray, memoryview])
 async def test_a_body_that_is_a_buffer_has_the_fingerprint_of_its_bytes(kind: Any) -> None:
     world = World()
