@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -39,6 +39,7 @@ class AsyncMysqlStore:
     """Made from a URL, or from your own function that connects. The pool calls it for each new connection."""
 
     capabilities = CAPABILITIES
+    recreates_tables = True
 
     def __init__(
         self,
@@ -82,8 +83,8 @@ class AsyncMysqlStore:
             replies[place] = reply
         return replies
 
-    async def migrate(self) -> list[str]:
-        return await self._with_retries(lambda send: afollow(upgrade(self.names), _send_one(send)))
+    async def migrate(self, recreate: Collection[str] = ()) -> list[str]:
+        return await self._with_retries(lambda send: afollow(upgrade(self.names, recreate=recreate), _send_one(send)))
 
     async def aclose(self) -> None:
         await self._pool.aclose()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -38,6 +38,7 @@ class MysqlStore:
     """Made from a URL, or from your own function that connects. The pool calls it for each new connection."""
 
     capabilities = CAPABILITIES
+    recreates_tables = True
 
     def __init__(
         self,
@@ -81,8 +82,8 @@ class MysqlStore:
             replies[place] = reply
         return replies
 
-    def migrate(self) -> list[str]:
-        return self._with_retries(lambda send: follow(upgrade(self.names), _send_one(send)))
+    def migrate(self, recreate: Collection[str] = ()) -> list[str]:
+        return self._with_retries(lambda send: follow(upgrade(self.names, recreate=recreate), _send_one(send)))
 
     def close(self) -> None:
         self._pool.close()
