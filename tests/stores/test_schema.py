@@ -194,6 +194,15 @@ def test_lost_bookkeeping_is_not_guessed(place: Installation) -> None:
         place.migrate()
 
 
+def test_lost_keys_are_noticed_without_the_bookkeeping(place: Installation) -> None:
+    place.drop("meta", "keys")
+    with pytest.raises(SchemaRefused, match="all keys are forgotten"):
+        place.migrate()
+    if place.store in ("mysql", "mariadb"):
+        assert main(["migrate", place.url, "--recreate", "keys"]) == 0
+        assert place.migrate() == []
+
+
 @pytest.mark.parametrize("store", ["mysql", "mariadb"])
 def test_a_table_that_was_half_recreated_is_finished_by_the_next_migration(
     request: pytest.FixtureRequest, store: str

@@ -180,13 +180,21 @@ def find_lost_tables(dialect: Dialect, names: TableNames, state: SchemaState) ->
         for table in created_tables(dialect, names, migration.version)
     }
     if not state.version:
-        repeatable = "IF NOT EXISTS" in _find_migration(dialect, names, 1).statements[0]
-        return {"meta": 0} if state.existing - {"meta"} and not repeatable else {}
+        return _find_lost_without_version(dialect, names, state.existing - {"meta"})
     return {
         table: version
         for table, version in sorted(made.items())
         if version <= state.version and table not in state.existing
     }
+
+
+def _find_lost_without_version(dialect: Dialect, names: TableNames, existing: frozenset[str]) -> dict[str, int]:
+    """No version is stored. If there are tables, it was lost, unless each CREATE commits by itself: then the first
+    migration may have been interrupted, and can be repeated. The keys are the first table, so the others show that
+    there were keys."""
+    repeatable = "IF NOT EXISTS" in _find_migration(dialect, names, 1).statements[0]
+    lost = {} if repeatable or not existing else {"meta": 0}
+    return lost if "keys" in existing or not existing else {**lost, "keys": 1}
 
 
 def table_statements(dialect: Dialect, names: TableNames, table: str, version: int) -> list[str]:

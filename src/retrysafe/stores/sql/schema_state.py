@@ -106,4 +106,4 @@ def refuse_lost_tables(names: TableNames, lost: list[str], later: bool) -> None:
     else:
         words = " ".join(f"--recreate {table}" for table in lost)
         todo = f"restore from a backup, or accept the loss: retrysafe migrate URL {words}"
-    raise SchemaRefused(f"missing: {shown}. If this is really lost, {losses}. Nothing was changed", todo)
+    raise SchemaRefused(f"missing: {shown}. If this is really lost, {losses}. Nothing was made again", todo)
