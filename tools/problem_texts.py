@@ -345,6 +345,14 @@ TEXTS: dict[str, Text] = {
         SAME_KEY, "Run `retrysafe migrate URL` with this release. Older processes keep working meanwhile.",
         "Run `retrysafe migrate` as a step of each deployment. [Upgrade](../howto/upgrading.md) has the order.",
     ),
+    "schema-refused": Text(
+        "A table that the applied migrations made is missing, or the schema belongs to a release that is more than one "
+        "ahead. Nothing was changed.",
+        SAME_KEY, "A missing table: restore it from a backup, or accept what is lost with it: "
+        "`retrysafe migrate URL --recreate TABLE`. A schema that is too new: upgrade retrysafe in this place.",
+        "Upgrade one release at a time. Run `retrysafe doctor` after restoring a database. "
+        "[Upgrade](../howto/upgrading.md#when-the-schema-does-not-fit) has the cases.",
+    ),
     "corrupt-record": Text(
         "A stored record cannot be read: it is damaged, or sealed with a key that is not in the key ring. Nothing ran.",
         "Retry later with the same key. Never use a new key: the work may have happened.",

@@ -40,6 +40,7 @@
         │   │   └── StoreUnreachable  no connection could be made: new claims are refused at once meanwhile
         │   └── StoreUnclear       it went silent after the request was sent: maybe it was done
         ├── SchemaMissing          its tables are not there or too old
+        ├── SchemaRefused          a table is lost, or the schema is too new: somebody has to decide
         └── CorruptRecord          what it holds cannot be read
 
 Each class says who has to act (`blame`), whether the same call may succeed later (`retryable`), the status of an HTTP
@@ -454,6 +455,15 @@ class SchemaMissing(StoreError):
 
     def __init__(self, found: str, url: str) -> None:
         super().__init__(f"{found}; create or upgrade the tables with: retrysafe migrate {safe_url(url)}")
+
+
+class SchemaRefused(StoreError):
+    """A table of the schema is lost, or a release that is too new for this one made the schema."""
+
+    anchor = "schema-refused"
+
+    def __init__(self, found: str, todo: str) -> None:
+        super().__init__(f"{found}; {todo}")
 
 
 class CorruptRecord(StoreError):

@@ -89,6 +89,8 @@ MAY: dict[str, tuple[str, ...]] = {
     "policy": ("core", "errors"),
     "stores": (*BASE, *SEAM),
     "stores.sql": (*BASE, "stores.base", "stores.url_options", "stores.sql"),
+    # The doctors of the SQL stores share it. Nothing on the way of a request imports it.
+    "stores.sql.schema_doctor": (*BASE, "stores.base", "stores.diagnosis", "stores.sql"),
     # Transactions read a receipt through one type for every database: sql/receipts.py has it, and the Dialect it needs.
     "stores.mongo.receipts": (*BASE, *SEAM, "stores.sql"),
     "engine": (*BASE, *SEAM, "engine"),

@@ -101,6 +101,7 @@ MESSAGES: list[tuple[errors.RetrySafeError, list[str]]] = [
     (errors.LeaseLost("k-1", 3), ["'k-1'", "attempt 3", "stop"]),
     (errors.StoreUnreachable("nobody listens at 127.0.0.1:1", node="a"), ["127.0.0.1:1"]),
     (errors.SchemaMissing("no table", "sqlite:///x.db"), ["no table", "retrysafe migrate sqlite:///x.db"]),
+    (errors.SchemaRefused("version 9", "pip install -U retrysafe"), ["version 9", "pip install -U retrysafe"]),
     (
         errors.CorruptRecord(b"\xab" * 32, "cut off"),
         ["abababab", "cut off", "restore the record", "erased from Python"],

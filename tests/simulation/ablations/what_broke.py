@@ -222,7 +222,10 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "One record that could not be decrypted",
     ),
     STOPPED: ("`aclose()` waited for a claim", "Ctrl-C just after the commit of a local step"),
-    REFUSED: ("Two receivers with one provider shared the ids",),
+    REFUSED: (
+        "`retrysafe migrate` called a schema up to date",
+        "Two receivers with one provider shared the ids",
+    ),
     PEOPLE: (
         "`safe.operation(policy=Policy(lease=120))`",
         "an operator who gave `operations resume` a reason",

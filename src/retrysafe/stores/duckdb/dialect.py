@@ -35,6 +35,7 @@ DIALECT = Dialect(
     least="least",
     greatest="greatest",
     parameter="${}",
+    find_table=("SELECT 1 FROM duckdb_tables() WHERE database_name = current_database() AND table_name = '{bare}'"),
     try_lock=":lock",
     began="txid_current()",
 )

@@ -10,9 +10,10 @@ import duckdb
 
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
-from retrysafe.stores.duckdb.dialect import DuckdbLocation
+from retrysafe.stores.duckdb.dialect import DIALECT, DuckdbLocation
 from retrysafe.stores.duckdb.errors import open_error
 from retrysafe.stores.filesystems import check_filesystem, read_filesystem_kind
+from retrysafe.stores.sql.schema_doctor import diagnose_schema
 
 OLDEST_VERSION = (2, 0)
 """The oldest version that the test suite runs."""
@@ -30,13 +31,16 @@ def diagnose(at: DuckdbLocation) -> Diagnosis:
         raise open_error(error, at.path) from error
     try:
         found = read_settings(connection, f"{at.names.bare}_keys")
+        schema = diagnose_schema(
+            DIALECT, at.names, lambda sent: connection.execute(sent.sql).fetchall(), migrates_itself=True
+        )
     except duckdb.Error as error:
         raise StoreUnavailable(f"{at.path} cannot be read: {error}") from error
     finally:
         connection.close()
     return Diagnosis(
         f"DuckDB {found['version']}",
-        tuple(check_settings({**found, "filesystem": read_filesystem_kind(Path(at.path))})),
+        (*check_settings({**found, "filesystem": read_filesystem_kind(Path(at.path))}), *schema),
     )
 
 

@@ -15,7 +15,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from retrysafe.stores.base import BatchRefused, Plan, follow
 from retrysafe.stores.duckdb import process
 from retrysafe.stores.duckdb.dialect import DIALECT, bind_values, parse_url
 from retrysafe.stores.duckdb.errors import Conflict, forked_error, lock_timeout_error, open_error, translate_error
-from retrysafe.stores.sql import migrations, rows
+from retrysafe.stores.sql import migrations, rows, schema_state
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT_PREFIX, build_names
 from retrysafe.stores.sql.plans import LockNotAvailable, SqlPlans, sort_by_id
@@ -178,16 +178,18 @@ class DuckdbFile:
         self._ready = True
 
     def _is_up_to_date(self) -> bool:
-        version = f"SELECT value FROM {self.names.meta} WHERE name = 'version'"
         try:
-            found = self._read_statement(Statement(version, {}, writes=False))
+            found = self._read_statement(schema_state.select_versions(DIALECT, self.names))
         except SchemaMissing:
             return False
-        return bool(found) and int(found[0][0]) >= migrations.latest_version(DIALECT, self.names)
+        version, oldest_reader = schema_state.read_versions(found)
+        known = migrations.latest_version(DIALECT, self.names)
+        schema_state.refuse_unreadable(version, oldest_reader, known)
+        return version >= known
 
-    def migrate(self) -> list[str]:
+    def migrate(self, recreate: Collection[str] = ()) -> list[str]:
         def upgrade(connection: Connection) -> list[str]:
-            plan: Plan[Statement, list[str]] = migrations.upgrade(DIALECT, self.names)
+            plan: Plan[Statement, list[str]] = migrations.upgrade(DIALECT, self.names, recreate=recreate)
             return run_in_transaction(connection, lambda: follow(plan, lambda sent: run_statement(connection, sent)))
 
         try:

@@ -4,7 +4,7 @@ writers take turns anyway.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ class DuckdbStore:
     """A sync store, made from a path or from a connection of yours. The store does not close your connection."""
 
     capabilities = CAPABILITIES
+    recreates_tables = True
 
     def __init__(self, file: DuckdbFile | str | Path | Connection) -> None:
         self._file = file if isinstance(file, DuckdbFile) else DuckdbFile(file)
@@ -31,8 +32,8 @@ class DuckdbStore:
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         return self._file.execute_many(ops)
 
-    def migrate(self) -> list[str]:
-        return self._file.migrate()
+    def migrate(self, recreate: Collection[str] = ()) -> list[str]:
+        return self._file.migrate(recreate)
 
     def close(self) -> None:
         self._file.close()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -43,6 +43,7 @@ class AsyncMysqlStore:
     """Made from a URL, or from your own function that connects. The pool calls it for each new connection."""
 
     capabilities = CAPABILITIES
+    recreates_tables = True
 
     def __init__(
         self,
@@ -115,8 +116,10 @@ class AsyncMysqlStore:
             await _send(connection, self._url, True, [ROLLBACK])
             raise
 
-    async def migrate(self) -> list[str]:
-        return await self._with_retries(lambda connection: afollow(upgrade(self.names), self._build_sender(connection)))
+    async def migrate(self, recreate: Collection[str] = ()) -> list[str]:
+        return await self._with_retries(
+            lambda connection: afollow(upgrade(self.names, recreate=recreate), self._build_sender(connection))
+        )
 
     async def aclose(self) -> None:
         await self._pool.aclose()

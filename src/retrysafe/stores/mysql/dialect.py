@@ -3,6 +3,7 @@ no driver."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +16,7 @@ from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import DEFAULT_PREFIX, TableNames, build_names, parse_number_option, split_options
 from retrysafe.stores.sql.rows import COLUMNS
+from retrysafe.stores.sql.schema_state import find_table
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -88,6 +90,7 @@ DIALECT = MysqlDialect(
     greatest="greatest",
     parameter="%({})s",
     insert_reads=True,
+    find_table=("SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '{bare}'"),
     # A lock's name is valid on the whole server, so it contains the database.
     try_lock="GET_LOCK(CONCAT('retrysafe:', CRC32(DATABASE()), ':', :lock), 0)",
     savepoint="SAVEPOINT `{}`",
@@ -183,7 +186,6 @@ def _build_tls(options: dict[str, str], shown: str) -> SSLContext | None:
 
 LOCK_QUERY = "SELECT GET_LOCK(CONCAT(:lock, CRC32(DATABASE())), 10)"
 UNLOCK_QUERY = "SELECT RELEASE_LOCK(CONCAT(:lock, CRC32(DATABASE())))"
-TABLE_EXISTS_QUERY = "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = :name"
 
 
 def dialect_of(server: str) -> MysqlDialect:
@@ -191,7 +193,7 @@ def dialect_of(server: str) -> MysqlDialect:
     return MARIADB if "mariadb" in server.lower() else DIALECT
 
 
-def upgrade(names: TableNames, to: int | None = None) -> Plan[Statement, list[str]]:
+def upgrade(names: TableNames, to: int | None = None, recreate: Collection[str] = ()) -> Plan[Statement, list[str]]:
     """Apply the missing migrations and return their names. A named lock keeps other processes out meanwhile.
 
     A CREATE commits by itself here. So each migration can be repeated (IF NOT EXISTS), and its version is stored when
@@ -201,7 +203,7 @@ def upgrade(names: TableNames, to: int | None = None) -> Plan[Statement, list[st
     if found[0][0] != 1:
         raise StoreUnavailable("another migration of these tables is under way; try again when it is over")
     try:
-        applied = yield from _upgrade_locked(names, to)
+        applied = yield from _upgrade_locked(names, to, recreate)
     except Exception:  # not `finally`: a cancelled caller sends nothing more, and its connection is closed
         yield Statement(DIALECT.fill(UNLOCK_QUERY, names), lock)
         raise
@@ -209,10 +211,9 @@ def upgrade(names: TableNames, to: int | None = None) -> Plan[Statement, list[st
     return applied
 
 
-def _upgrade_locked(names: TableNames, to: int | None) -> Plan[Statement, list[str]]:
+def _upgrade_locked(names: TableNames, to: int | None, recreate: Collection[str]) -> Plan[Statement, list[str]]:
     (server,) = (yield Statement("SELECT version()", {}))[0]
     dialect = dialect_of(server)
-    found = yield Statement(dialect.fill(TABLE_EXISTS_QUERY, names), {"name": f"{names.bare}_meta"})
-    if not found:
+    if not (yield find_table(dialect, names, "meta")):
         yield Statement(dialect.fill(dialect.create_meta, names), {})
-    return (yield from migrations.apply_missing(dialect, names, to))
+    return (yield from migrations.apply_missing(dialect, names, to, recreate))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pymysql
@@ -10,8 +11,10 @@ from pymysql.cursors import DictCursor
 
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
-from retrysafe.stores.mysql.dialect import CONNECT_TIMEOUT_SECONDS, MysqlLocation
+from retrysafe.stores.mysql.dialect import CONNECT_TIMEOUT_SECONDS, MysqlLocation, dialect_of
 from retrysafe.stores.mysql.errors import unreachable_error
+from retrysafe.stores.sql.dialect import Statement
+from retrysafe.stores.sql.schema_doctor import diagnose_schema
 
 OLDEST_VERSIONS = {"MySQL": (8, 0, 19), "MariaDB": (10, 6, 0)}
 """The first versions that understand the statements. docs/reference/stores.md names the tested versions."""
@@ -48,9 +51,16 @@ def diagnose(at: MysqlLocation) -> Diagnosis:
     try:
         with connection, connection.cursor(DictCursor) as cursor:
             found = read_settings(cursor, f"{at.names.bare}_keys")
+            schema = diagnose_schema(dialect_of(found["version"]), at.names, partial(_send, connection))
     except pymysql.MySQLError as error:
         raise StoreUnavailable(f"the server cannot be queried: {error}") from error
-    return Diagnosis(f"{found['product']} {found['version']}", tuple(check_settings(found)))
+    return Diagnosis(f"{found['product']} {found['version']}", (*check_settings(found), *schema))
+
+
+def _send(connection: Any, statement: Statement) -> list[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement.sql)
+        return list(cursor.fetchall())
 
 
 def read_settings(cursor: Any, table: str) -> Settings:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -42,6 +42,7 @@ class MysqlStore:
     """Made from a URL, or from your own function that connects. The pool calls it for each new connection."""
 
     capabilities = CAPABILITIES
+    recreates_tables = True
 
     def __init__(
         self,
@@ -114,8 +115,10 @@ class MysqlStore:
             _send(connection, self._url, True, [ROLLBACK])
             raise
 
-    def migrate(self) -> list[str]:
-        return self._with_retries(lambda connection: follow(upgrade(self.names), self._build_sender(connection)))
+    def migrate(self, recreate: Collection[str] = ()) -> list[str]:
+        return self._with_retries(
+            lambda connection: follow(upgrade(self.names, recreate=recreate), self._build_sender(connection))
+        )
 
     def close(self) -> None:
         self._pool.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import psycopg
@@ -49,6 +49,7 @@ class AsyncPostgresStore:
     """Made from a URL, or from your own `psycopg_pool.AsyncConnectionPool`. Your pool is yours to open and close."""
 
     capabilities = CAPABILITIES
+    recreates_tables = True
 
     def __init__(
         self, pool: AsyncPool, *, table: str = DEFAULT_PREFIX, schema: str = "", owned: bool = False, url: str = "URL"
@@ -146,12 +147,13 @@ class AsyncPostgresStore:
                 )
         return replies
 
-    async def migrate(self) -> list[str]:
+    async def migrate(self, recreate: Collection[str] = ()) -> list[str]:
         async def upgrade_locked(connection: psycopg.AsyncConnection[Any]) -> list[str]:
             async with connection.transaction():
                 lock = "SELECT pg_advisory_xact_lock(hashtext(%s))"
                 await connection.execute(lock, [f"retrysafe:{self.names.meta}"])
-                return await afollow(migrations.upgrade(DIALECT, self.names), self._build_sender(connection))
+                plan = migrations.upgrade(DIALECT, self.names, recreate=recreate)
+                return await afollow(plan, self._build_sender(connection))
 
         return await self._with_connection(upgrade_locked)
 

@@ -41,6 +41,7 @@ DIALECT = Dialect(
     limit=_LOCK_TIMEOUT_CTE,
     brief="patience AS (SELECT set_config('lock_timeout', '100', true))",
     parameter="%({})s",
+    find_table="SELECT 1 WHERE to_regclass('{table}') IS NOT NULL",
     try_lock="pg_try_advisory_xact_lock(CAST(:lock AS bigint))",
     # Every writing transaction gets a number anyway, and by it any connection can ask what became of the transaction.
     began="txid_current()",

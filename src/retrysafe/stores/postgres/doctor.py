@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import psycopg
-from psycopg.rows import dict_row
+from psycopg.rows import dict_row, tuple_row
 
 from retrysafe.core.urls import safe_url
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
-from retrysafe.stores.postgres.dialect import PostgresLocation
+from retrysafe.stores.postgres.dialect import DIALECT, PostgresLocation
+from retrysafe.stores.sql.schema_doctor import diagnose_schema
 
 OLDEST_VERSION = 140000
 
@@ -40,10 +41,13 @@ def diagnose(at: PostgresLocation) -> Diagnosis:
         with psycopg.connect(at.conninfo, connect_timeout=5, row_factory=dict_row) as connection:
             found = connection.execute(SETTINGS_QUERY, {"table": at.names.keys}).fetchone()
             asked = connection.info.port
+            plain = connection.cursor(row_factory=tuple_row)
+            schema = diagnose_schema(DIALECT, at.names, lambda sent: plain.execute(sent.sql).fetchall())
     except psycopg.Error as error:
         raise StoreUnavailable(f"{safe_url(at.url)} cannot be queried: {error}") from error
     assert found is not None, "a SELECT without FROM has one row"
-    return Diagnosis(f"PostgreSQL {found['version']}", tuple(check_settings({**found, "asked_port": asked})))
+    findings = [*check_settings({**found, "asked_port": asked}), *schema]
+    return Diagnosis(f"PostgreSQL {found['version']}", tuple(findings))
 
 
 def check_settings(settings: Settings) -> Iterator[Finding]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import psycopg
@@ -44,6 +44,7 @@ class PostgresStore:
     """Made from a URL, or from your own `psycopg_pool.ConnectionPool`. Your pool is yours to open and close."""
 
     capabilities = CAPABILITIES
+    recreates_tables = True
 
     def __init__(
         self, pool: Pool, *, table: str = DEFAULT_PREFIX, schema: str = "", owned: bool = False, url: str = "URL"
@@ -135,12 +136,13 @@ class PostgresStore:
                 replies[place] = follow(self._plans.plan_operation(op), self._build_sender(connection, batch=True))
         return replies
 
-    def migrate(self) -> list[str]:
+    def migrate(self, recreate: Collection[str] = ()) -> list[str]:
         def upgrade_locked(connection: psycopg.Connection[Any]) -> list[str]:
             with connection.transaction():
                 lock = "SELECT pg_advisory_xact_lock(hashtext(%s))"
                 connection.execute(lock, [f"retrysafe:{self.names.meta}"])
-                return follow(migrations.upgrade(DIALECT, self.names), self._build_sender(connection))
+                plan = migrations.upgrade(DIALECT, self.names, recreate=recreate)
+                return follow(plan, self._build_sender(connection))
 
         return self._with_connection(upgrade_locked)
 

@@ -63,6 +63,11 @@ class Dialect:
         "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
     )
     """Store the number of the last applied migration in place of `{version}`."""
+    find_table: str = ""
+    """A query that has a row if a table exists: `{table}` is its quoted name, `{bare}` the name without schema."""
+    oldest_reader: int = 2
+    """The schema version of the release before this one, whose processes may work beside this schema (rule 17). A
+    release sets it to the last version of the one before it."""
 
     def load(self, names: TableNames) -> dict[str, str]:
         """All texts by name. A text of the dialect replaces the shared text of the same name. `{text NAME}` stands for

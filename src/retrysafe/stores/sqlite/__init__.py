@@ -35,7 +35,7 @@ class SqliteBackend:
         from retrysafe.stores.sqlite import doctor  # only the doctor needs it
 
         file = SqliteFile.from_url(url)
-        return doctor.diagnose(file.path, file.connect)
+        return doctor.diagnose(file.path, file.connect, DIALECT, file.names)
 
 
 backend = SqliteBackend()

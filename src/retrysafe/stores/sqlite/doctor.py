@@ -10,25 +10,31 @@ from typing import Any
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
 from retrysafe.stores.filesystems import check_filesystem, read_filesystem_kind
+from retrysafe.stores.sql.dialect import Dialect
+from retrysafe.stores.sql.names import TableNames
+from retrysafe.stores.sql.schema_doctor import diagnose_schema
 
 SYNCHRONOUS_LEVELS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
 
 Settings = Mapping[str, Any]
 
 
-def diagnose(path: str, connect: Any) -> Diagnosis:
+def diagnose(path: str, connect: Any, dialect: Dialect, names: TableNames) -> Diagnosis:
     """`connect` opens the file as the store does, because the settings of the store's own connections count."""
     try:
         connection = connect()
         try:
             journal = connection.execute("PRAGMA journal_mode").fetchone()[0]
             synchronous = connection.execute("PRAGMA synchronous").fetchone()[0]
+            schema = diagnose_schema(
+                dialect, names, lambda sent: connection.execute(sent.sql).fetchall(), migrates_itself=True
+            )
         finally:
             connection.close()
     except sqlite3.Error as error:
         raise StoreUnavailable(f"{path} cannot be opened: {error}") from error
     settings = {"journal_mode": journal, "synchronous": synchronous, "filesystem": read_filesystem_kind(Path(path))}
-    return Diagnosis(f"SQLite {sqlite3.sqlite_version}", tuple(check_settings(settings)))
+    return Diagnosis(f"SQLite {sqlite3.sqlite_version}", (*check_settings(settings), *schema))
 
 
 def check_settings(settings: Settings) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from retrysafe.core.ops import Claim, ClaimReply, Op
 from retrysafe.core.urls import safe_url
 from retrysafe.errors import SchemaMissing, StoreError, StoreUnavailable, StoreUnclear, StoreURLError
 from retrysafe.stores.base import Capabilities, Plan, follow
-from retrysafe.stores.sql import migrations, rows
+from retrysafe.stores.sql import migrations, rows, schema_state
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import DEFAULT_PREFIX, TableNames, build_names, parse_number_option, split_options
 from retrysafe.stores.sql.plans import SqlPlans
@@ -47,7 +47,14 @@ CAPABILITIES = Capabilities(
     mixed_batches=True,
 )
 
-DIALECT = Dialect(package="retrysafe.stores.sqlite", now=":now", empty="x''", least="min", greatest="max")
+DIALECT = Dialect(
+    package="retrysafe.stores.sqlite",
+    now=":now",
+    empty="x''",
+    least="min",
+    greatest="max",
+    find_table="SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '{bare}'",
+)
 """For a user's connection. The time is a parameter, because the user's transaction holds the write lock already."""
 
 OWN_DIALECT = replace(DIALECT, now=f"coalesce(:now, {clock.FUNCTION_NAME}())")
@@ -229,16 +236,18 @@ class SqliteFile:
         the user may hold that."""
         if not Path(self.path).exists():
             return False
-        version = f"SELECT value FROM {self.names.meta} WHERE name = 'version'"
         try:
-            found = self.read(Statement(version, {}, writes=False))
+            found = self.read(schema_state.select_versions(DIALECT, self.names))
         except SchemaMissing:
             return False
-        return bool(found) and int(found[0][0]) >= migrations.latest_version(DIALECT, self.names)
+        version, oldest_reader = schema_state.read_versions(found)
+        known = migrations.latest_version(DIALECT, self.names)
+        schema_state.refuse_unreadable(version, oldest_reader, known)
+        return version >= known
 
-    def migrate(self) -> list[str]:
+    def migrate(self, recreate: Collection[str] = ()) -> list[str]:
         self._make_folder()
-        plan: Plan[Statement, list[str]] = migrations.upgrade(DIALECT, self.names)
+        plan: Plan[Statement, list[str]] = migrations.upgrade(DIALECT, self.names, recreate=recreate)
         applied = self._run_in_write_transaction(lambda connection: follow(plan, lambda sent: _run(connection, sent)))
         self._ready = True
         return applied

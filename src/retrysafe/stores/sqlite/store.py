@@ -6,7 +6,7 @@ takes longer. It writes in a thread of its own, because a commit waits for the d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ class SqliteStore:
     """A sync store. It blocks the calling thread only for the commit."""
 
     capabilities = CAPABILITIES
+    recreates_tables = True
 
     def __init__(self, file: SqliteFile | str | Path) -> None:
         self._file = file if isinstance(file, SqliteFile) else SqliteFile(file)
@@ -39,8 +40,8 @@ class SqliteStore:
         """A replay or a refusal, read beside the writer; None if the claim has to write."""
         return self._file.try_read_claim(op)
 
-    def migrate(self) -> list[str]:
-        return self._file.migrate()
+    def migrate(self, recreate: Collection[str] = ()) -> list[str]:
+        return self._file.migrate(recreate)
 
     def close(self) -> None:
         self._file.close()
@@ -76,8 +77,8 @@ class AsyncSqliteStore:
         """A replay or a refusal, read beside the writer; None if the claim has to write."""
         return self._file.try_read_claim(op)
 
-    async def migrate(self) -> list[str]:
-        return await self._writer.call(self._file.migrate)
+    async def migrate(self, recreate: Collection[str] = ()) -> list[str]:
+        return await self._writer.call(self._file.migrate, recreate)
 
     async def aclose(self) -> None:
         await self._writer.call(self._file.close)

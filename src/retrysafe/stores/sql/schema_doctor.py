@@ -1,0 +1,55 @@
+"""What the doctor of an SQL store says about its schema: tables that are missing, and a version that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from retrysafe.stores.base import follow
+from retrysafe.stores.diagnosis import Finding, bad, good
+from retrysafe.stores.sql.dialect import Dialect, Statement
+from retrysafe.stores.sql.migrations import latest_version
+from retrysafe.stores.sql.names import TableNames
+from retrysafe.stores.sql.schema_state import LOSSES, REBUILT_UNASKED, UPGRADE_COMMAND, SchemaState, read_state
+
+
+def diagnose_schema(
+    dialect: Dialect, names: TableNames, send: Callable[[Statement], list[Any]], *, migrates_itself: bool = False
+) -> list[Finding]:
+    """Read the schema with `send`, and check it."""
+    state = follow(read_state(dialect, names), send)
+    return list(check_schema(state, names, latest_version(dialect, names), migrates_itself=migrates_itself))
+
+
+def check_schema(
+    state: SchemaState, names: TableNames, known: int, *, migrates_itself: bool = False
+) -> Iterator[Finding]:
+    """The doctor's findings. Nothing if no table was made yet. `migrates_itself`: opening the store upgrades it."""
+    if state.existing:
+        yield from _check_tables(state, names)
+    if state.version:
+        yield from _check_version(state, known, migrates_itself)
+
+
+def _check_tables(state: SchemaState, names: TableNames) -> Iterator[Finding]:
+    for table, loss in LOSSES.items():
+        if table not in state.existing:
+            fix = "retrysafe migrate URL"
+            if table not in REBUILT_UNASKED:
+                fix = f"restore it from a backup; {fix} says how to go on without"
+            yield bad(f"{names.bare}_{table}", "missing", "best-effort", loss, fix, invariant="I1")
+
+
+def _check_version(state: SchemaState, known: int, migrates_itself: bool) -> Iterator[Finding]:
+    value = f"version {state.version}, known: {known}"
+    if state.oldest_reader is not None and state.oldest_reader > known:
+        why = f"more than one release ahead: only code that knows version {state.oldest_reader} may work on it"
+        yield bad("schema", value, "best-effort", why, UPGRADE_COMMAND, invariant="I1")
+    elif state.version > known and state.oldest_reader is None:
+        why = "nothing says which release made it, and whether this one may work on it"
+        yield bad("schema", value, "exactly-once-capable", why, UPGRADE_COMMAND, invariant="I1")
+    elif state.version > known:
+        yield good("schema", value, "the next release's: this one works beside it, upgrade it soon", invariant="I1")
+    elif state.version < known and not migrates_itself:
+        why = "this release needs what later versions add"
+        yield bad("schema", value, "exactly-once-capable", why, "retrysafe migrate URL", invariant="I1")
