@@ -19,7 +19,7 @@ from fastapi import FastAPI, Header, HTTPException, Response
 from pydantic import BaseModel
 
 from retrysafe.demo import provider_webhooks
-from retrysafe.demo.provider_webhooks import WebhookSender, add_event
+from retrysafe.demo.provider_webhooks import ProviderEvents, add_event
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS charges (
@@ -68,7 +68,7 @@ def connect() -> sqlite3.Connection:
 with closing(connect()) as database:
     database.executescript(SCHEMA + provider_webhooks.SCHEMA)
 
-sender = WebhookSender(connect)
+sender = ProviderEvents(connect)
 
 
 @asynccontextmanager

@@ -49,7 +49,7 @@ def sign_delivery(secret: str, id_: str, body: bytes, now: float) -> dict[str, s
     return {"webhook-id": id_, "webhook-timestamp": timestamp, "webhook-signature": signature}
 
 
-class WebhookSender(threading.Thread):
+class ProviderEvents(threading.Thread):
     """Sends what is due. `wake()` says that there is something new."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
