@@ -118,7 +118,7 @@ TEXTS: dict[str, Text] = {
         "1. Set `RETRYSAFE_URL` to the store, and list the keys: `retrysafe keys list --state uncertain`. "
         "`retrysafe keys why KEY` says what happened.\n"
         "2. Ask the system that was called (the bank, your own tables) whether the effect happened.\n"
-        "3. If it happened, store the answer that the client should get: `retrysafe keys resolve KEY --happened "
+        "3. If it happened, store the answer that the client should get: `retrysafe keys resolve KEY --happened --status 201 "
         "--answer answer.json --because \"charge ch_7 is in their list\"`. The next retry gets it.\n"
         "4. If it did not happen: `retrysafe keys resolve KEY --did-not-happen --because \"not in their list\"`. The "
         "next retry runs.\n\n"
@@ -291,7 +291,7 @@ TEXTS: dict[str, Text] = {
     "nested-transaction": Text(
         "The connection is already in a transaction. Work and answer could not be committed together.",
         "Nothing. Nothing ran.", "Let retrysafe open the outermost transaction. Use savepoints inside.",
-        "With Django, switch `ATOMIC_REQUESTS` off for these views.",
+        "With Django, do not call such a view inside `atomic()`. `ATOMIC_REQUESTS` may stay on.",
     ),
     "transaction-split": Text(
         "Your code committed or rolled back inside the block of retrysafe. What it committed stays. The key is "

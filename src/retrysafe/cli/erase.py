@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
         "belong to no scope, and are not erased. Without --yes it only counts.",
         takes_url=True,
         examples=(
-            "retrysafe erase --scope acme --because 'request 4711' --yes > receipt.json",
+            "retrysafe erase --scope acme --because 'request 4711' --yes --json > receipt.json",
             "retrysafe erase --scope acme --because 'request 4711' --yes --after CURSOR",
         ),
     )
