@@ -141,8 +141,10 @@ def test_the_shop_ships_one_parcel_when_the_provider_reports_the_charge(open_pag
     page.select_option("#speed", "8")
     page.locator("#pay").press("Enter")
     log = page.locator("#log")
-    expect(log).to_contain_text("provider: reports the charge by webhook, the server answers 200")
-    expect(log).to_contain_text("warehouse: ships the parcel")
+    expect(log).to_contain_text(
+        "provider: reports the charge by webhook, the server answers 200", timeout=STORY_SECONDS * 1000
+    )
+    expect(log).to_contain_text("warehouse: ships the parcel", timeout=STORY_SECONDS * 1000)
     assert (log.text_content() or "").count("ships the parcel") == 1
     expect(page.locator("#source .ours", has_text="webhooks.Receiver")).to_have_count(1)
 
@@ -154,20 +156,21 @@ def test_a_purchase_counts_for_itself(open_page: OpenPage, demo: str) -> None:
     pay = page.locator("#pay")
     for _ in range(3):
         pay.press("Enter")
-    expect(page.locator("#pay-state")).to_contain_text("Paid")
+    expect(page.locator("#pay-state")).to_contain_text("Paid", timeout=STORY_SECONDS * 1000)
     expect_numbers(page, "3", "1")
     first = page.inner_text("#key")
     page.get_by_role("button", name="New purchase").press("Enter")
     expect_numbers(page, "0", "0")
     assert page.inner_text("#key") != first
     page.locator("body").press("1")
-    expect(page.locator("#caption")).to_contain_text("Five clicks, one charge")
+    # The page waits as long as `Retry-After` says, which is more after a story in which the server was killed.
+    expect(page.locator("#caption")).to_contain_text("Five clicks, one charge", timeout=STORY_SECONDS * 1000)
     assert list_cut_labels(page) == []
     page.get_by_role("button", name="without", exact=True).press("Enter")
     assert page.inner_text("#key") == "none"
     pay.press("Enter")
     pay.press("Enter")
-    expect(page.locator("#charges")).to_have_text("2")
+    expect(page.locator("#charges")).to_have_text("2", timeout=STORY_SECONDS * 1000)
     expect(page.locator("#charges-box")).to_have_class(re.compile("twice"))
     expect(page.locator("#source")).to_contain_text("@checkout.foreign")
 
