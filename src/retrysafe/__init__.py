@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from retrysafe import errors as errors
-    from retrysafe.core.keys import Key, derive, new_key
+    from retrysafe.core.keys import Key, derive
     from retrysafe.core.records import Answer
     from retrysafe.engine.heartbeat import Lease, current_lease
+    from retrysafe.engine.new_keys import new_key
     from retrysafe.engine.safe import RetrySafe
     from retrysafe.engine.sealing import KeyRing
     from retrysafe.errors import RetrySafeError
@@ -56,7 +57,7 @@ _HOMES = {
     "Worker": "retrysafe.worker",
     "current_lease": "retrysafe.engine.heartbeat",
     "derive": "retrysafe.core.keys",
-    "new_key": "retrysafe.core.keys",
+    "new_key": "retrysafe.engine.new_keys",
     "open_async_store": "retrysafe.stores.registry",
     "open_store": "retrysafe.stores.registry",
     "stage": "retrysafe.operations",

@@ -120,7 +120,7 @@ MAY: dict[str, tuple[str, ...]] = {
     # The ends may also use the public names, as any user does.
     **dict.fromkeys(TOP, (*BASE, "stores", "engine", "transactions", *MIDDLE, *TOP, "__version__", *retrysafe.__all__)),
     # The demo's application is written as a user would: with the name that people try first.
-    "demo.shop": ("fastapi", "worker", *retrysafe.__all__),
+    "demo.shop": ("fastapi", "worker", "webhooks", "webhooks.fastapi", *retrysafe.__all__),
     # Adapters under the names that people try first.
     **dict.fromkeys(("fastapi", "starlette", "flask", "litestar", "quart", "django"), ("web",)),
     "celery": ("jobs",),

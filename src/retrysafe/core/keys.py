@@ -154,13 +154,6 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def new_key() -> str:
-    """A random key, for one thing that the user wants. Save it before the first attempt, and send it with each try."""
-    import uuid
-
-    return str(uuid.uuid4())
-
-
 def derive(key: str | bytes | Key, service: str, step: str, *, part: str = "", undo: bool = False) -> str:
     """A stable key for another service's API: always the same for the same inputs; 48 characters, no colon.
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 from uuid import UUID
 
-from retrysafe.core.keys import Key, new_key, set_request
+from retrysafe.core.keys import Key, set_request
 from retrysafe.core.ops import Claim, ClaimReply, Complete, Lookup, LookupReply
 from retrysafe.core.outcomes import Busy, Execute, Outcome, Replay
 from retrysafe.core.records import Answer, Fence, Gone, Record
@@ -32,6 +32,7 @@ from retrysafe.engine.guard import (
     settle_withdrawn,
 )
 from retrysafe.engine.heartbeat import Lease, StopCallback
+from retrysafe.engine.new_keys import new_key
 from retrysafe.errors import (
     CorruptRecord,
     KeyProblem,
