@@ -103,9 +103,13 @@ class Eraser:
                 progress.advance(sum(self._counts.values()), self._session.estimate_progress(self._cursor))
                 if self._audit is not None and not self._complete:
                     self._audit.keep_alive()
-        except (KeyboardInterrupt, StoreError):
-            again = f" --after {self._cursor}" if self._cursor else ""
-            print_note(f"interrupted: give the same command again{again and ' with' + again}; what is done stays done")
+        except (KeyboardInterrupt, StoreError) as error:
+            after = f" with --after {self._cursor}" if self._cursor else ""
+            advice = f"give the same command again{after}; what is done stays done"
+            if self._audit is not None and isinstance(error, StoreError):
+                self._audit.advice = advice  # it becomes part of the hint
+            else:
+                print_note(f"interrupted: {advice}")
             raise
         finally:
             progress.end()

@@ -118,7 +118,7 @@ class LeftOpen(OutOfReach):
 
 
 def describe_left_open(audit: Audit, error: StoreError, *, done: bool) -> str:
-    so_far = ", ".join(f"{name} {value}" for name, value in audit.result.items() if isinstance(value, int | str))
+    so_far = ", ".join(f"{name} {value}" for name, value in audit.result.items() if type(value) is int and value)
     if done:
         known = "the work was done"
     elif isinstance(error, StoreUnclear):
@@ -126,7 +126,7 @@ def describe_left_open(audit: Audit, error: StoreError, *, done: bool) -> str:
     else:
         known = "what failed was not done"
     so_far = f" (so far: {so_far})" if so_far else ""
-    return f"{known}{so_far}; audit row {audit.id[:32]} stays open. Look before you give the command again"
+    return f"{known}{so_far}; audit row {audit.id[:32]} stays open; {audit.advice}"
 
 
 class Audit:
@@ -136,6 +136,8 @@ class Audit:
         self._session, self.row = session, row
         self.outcome = "done"
         self.result: dict[str, Any] = {}
+        self.advice = "look before you give the command again"
+        """What to do if the store goes away in the middle. Work that may be repeated says so."""
 
     @property
     def id(self) -> str:
