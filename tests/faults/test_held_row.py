@@ -145,10 +145,12 @@ class Round:
         return self.runs[n] == 1
 
     def done(self, n: int, first: int) -> bool:
-        """Whether a call has been at it for as long as it takes. A free one: two leases, by the store's clock."""
+        """Whether a call has been at it for as long as it takes. A free one: two leases, by the store's clock; or until
+        a rival ran it, too, because its lease was lost: the round has failed then, or the machine stood still."""
         if n in HELD:
             return self.locked.is_set() if self.ending else self.over.is_set()
-        return self.locked.is_set() and self.lease_until(n) > first + 2 * LEASE * 1_000_000
+        kept = self.locked.is_set() and self.lease_until(n) > first + 2 * LEASE * 1_000_000
+        return kept or self.runs[n] > 1
 
     def lease_until(self, n: int) -> int:
         return record(self.rival, self.ids[n]).lease_until
