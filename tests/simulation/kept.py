@@ -52,4 +52,6 @@ KEPT = (
     KeptSeed(SHOP, 2005982691, "the same, of an operation"),
     KeptSeed(LOCAL_DEPLOYMENTS, 79, "clients of code that refused a run kept the worker, whose code fitted, from it"),
     KeptSeed(LOCAL_DEPLOYMENTS, 1228, "the same"),
+    KeptSeed(SHOP, 28010011, "simulator: a store lost the answer of a key that may run again, and its client was told"),
+    KeptSeed(SHOP, 28036405, "the same, after a failover before it that lost nothing"),
 )

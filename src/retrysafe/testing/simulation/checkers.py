@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from retrysafe.core.states import State
 from retrysafe.testing.simulation.outcome import Outcome
@@ -76,6 +77,14 @@ def check_nothing_lost(outcome: Outcome) -> Iterator[str]:
             yield f"I30 convergence: {record.key} rests at {record.point!r} and nobody goes on with it"
 
 
+def check_nothing_forgotten(outcome: Outcome) -> Iterator[str]:
+    """As `check_nothing_lost`, where the store has lost what it had acknowledged. If it lost the answer of a key that
+    may run again, only a client's retry goes on with that key, and the client may have been told already
+    (`check_everybody_is_told`). Such a key is shown as lapsed."""
+    left = {number: record for number, record in outcome.records.items() if record.on_lapse != "rerun"}
+    yield from check_nothing_lost(replace(outcome, records=left))
+
+
 def check_everybody_is_told(outcome: Outcome) -> Iterator[str]:
     """Each client has a final answer when the faults have stopped for long enough, or a person has its key."""
     shown = {record.key for record in outcome.records.values() if record.state is State.UNCERTAIN}
@@ -112,7 +121,7 @@ CHECKERS: tuple[Checker, ...] = (
 )
 
 
-WEAK_CHECKERS: tuple[Checker, ...] = (check_nothing_lost, check_everybody_is_told, check_nothing_is_left_running)
+WEAK_CHECKERS: tuple[Checker, ...] = (check_nothing_forgotten, check_everybody_is_told, check_nothing_is_left_running)
 """What is left to promise when a store has lost what it had acknowledged: work comes to an end, and clients are told.
 Such a store says that it is not durable, and `retrysafe doctor` says what follows."""
 
