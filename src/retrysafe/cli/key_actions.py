@@ -4,6 +4,7 @@ and acts."""
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,9 @@ from retrysafe.operators.resolutions import DEFAULT_CONTENT_TYPE, DEFAULT_STATUS
 from retrysafe.operators.session import LeftOpen
 
 __all__ = ["add_parsers", "decide_forget", "decide_release", "decide_resolve", "is_forgotten"]
+
+MAX_OTHER_RECORDS = 10_000
+"""How many records are examined to find out which application has an id, in stores that do not list by id."""
 
 
 # Parsers ------------------------------------------------------------------------------------------
@@ -181,11 +185,7 @@ def find_one(args: argparse.Namespace, session: Session) -> Record:
             "with this text may exist. Give --scope; or the id that `retrysafe keys show` prints, and --id"
         )
     if not found:
-        raise NotFound(
-            f"{args.key!r} names 0 keys of namespace {session.namespace!r}{finder.near.describe()}",
-            f"`{build_command('keys', 'list', namespace=session.namespace)}` lists the keys; --namespace names another "
-            "application",
-        )
+        raise no_key_error(args, session, finder)
     if len(found) > 1:
         which = "; ".join(f"{each.id.hex()[:16]} ({each.kind}, {each.scope})" for each in found[:10])
         raise UsageError(
@@ -193,6 +193,26 @@ def find_one(args: argparse.Namespace, session: Session) -> Record:
             "--namespace, or the id of one and --id"
         )
     return found[0]
+
+
+def no_key_error(args: argparse.Namespace, session: Session, finder: RecordFinder) -> NotFound:
+    """There is no such key here. Names everything that was looked for, and the application that has the id."""
+    scope = "" if args.scope is None else f" in scope {args.scope!r}"
+    told = f"{args.key!r} names 0 keys of namespace {session.namespace!r}{scope}{finder.near.describe()}"
+    elsewhere = sorted(find_namespaces_of_id(session, args.key))
+    if elsewhere:
+        return NotFound(told, f"its id is one of another application: give --namespace {shlex.quote(elsewhere[0])}")
+    others = "leave --scope out to search all scopes; " if scope else ""
+    listing = build_command("keys", "list", namespace=session.namespace)
+    return NotFound(told, f"{others}`{listing}` lists the keys; --namespace names another application")
+
+
+def find_namespaces_of_id(session: Session, digits: str) -> set[str]:
+    """The applications with a record whose id begins with these digits, among a bounded number of records."""
+    query = RecordQuery(digits)
+    if not query.digits:
+        return set()
+    return {each.namespace for each in RecordFinder(session, query, MAX_OTHER_RECORDS, by_id=True)}
 
 
 def _act_on_one(args: argparse.Namespace, session: Session, action: KeyAction) -> int:
