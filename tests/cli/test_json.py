@@ -291,7 +291,9 @@ def test_operations(app: tuple[RetrySafe, str], check: Callable[..., list[Any]])
     check("operations cancel", name, "b", *BECAUSE, code=1, lines=0)
     (cancelled,) = check("operations cancel", name, "b", *BECAUSE, "--leave-effects")
     assert cancelled["status"] == 409
-    check("operations undo", name, "c", *BECAUSE)
+    check("operations undo", name, "c", *BECAUSE, code=1, lines=0)
+    (undone,) = check("operations undo", name, "c", *BECAUSE, "--leave-effects")
+    assert undone["kept"] == ["charge"]
     check("operations show", name, "nobody", code=3, lines=0)
     check("audit", "--app", name, lines=3)
 

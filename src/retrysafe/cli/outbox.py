@@ -11,6 +11,7 @@ from retrysafe.cli.parsing import add_bulk, add_json, add_reason
 from retrysafe.cli.session import Session, make_entry, open_session, read_reason
 from retrysafe.cli.signals import gate
 from retrysafe.core.jobs import AssignJobs, StagedJob
+from retrysafe.engine.sealing import MAGIC
 from retrysafe.errors import UsageError
 from retrysafe.operators.follow_up import build_command
 from retrysafe.operators.outbox import (
@@ -45,13 +46,14 @@ def add_parser(commands: Any) -> None:
     listing.add_argument("--dead", action="store_true", help="only dead letters")
     listing.add_argument("--topic", help="only jobs of this topic")
     listing.add_argument("--namespace", help="only jobs of this application ('': jobs without a namespace)")
+    listing.add_argument("--payload", action="store_true", help="also what the job says; it may be personal data")
     listing.add_argument("--limit", type=int, default=50, help="print at most this many (50)")
     add_json(listing)
     listing.set_defaults(run=run_list)
     for verb, text in (("retry", "make dead letters deliverable again"), ("revive", "the old name of `retry`")):
         retry = _add_act(verbs, verb, text, run_retry)
         retry.add_argument("--waiting", action="store_true", help="a job that waits: its next delivery is due now")
-    drop = _add_act(verbs, "drop", "delete a job that is not to be delivered", run_drop)
+    drop = _add_act(verbs, "drop", "delete a job that is not to be delivered; this is final", run_drop)
     drop.add_argument(
         "--waiting", action="store_true", help="a job that waits and that no worker has, not a dead letter"
     )
@@ -99,9 +101,11 @@ def run_list(args: argparse.Namespace) -> int:
         chosen = (job for job, _ in zip(found, range(args.limit), strict=False))
         if args.json:
             for staged in chosen:
-                print_json(summarize_job(staged))
+                print_json(summarize_job(staged) | ({"payload": show_payload(staged)} if args.payload else {}))
         else:
-            print_note(f"{print_table(COLUMNS, map(format_row, chosen))} shown")
+            columns = (*COLUMNS, "payload") if args.payload else COLUMNS
+            rows = ((*format_row(staged), *([show_payload(staged)] if args.payload else [])) for staged in chosen)
+            print_note(f"{print_table(columns, rows)} shown")
     return DONE
 
 
@@ -206,6 +210,15 @@ def format_row(staged: StagedJob) -> tuple[str, ...]:
         f"due {job['due']}",
         shorten(staged.error, 200),
     )
+
+
+def show_payload(staged: StagedJob) -> str:
+    """The payload as text. One that is encrypted is not shown as bytes."""
+    if staged.unreadable:
+        return f"(unreadable: {staged.unreadable})"
+    if staged.job.payload.startswith(MAGIC):
+        return "(encrypted: give --app MODULE:SAFE instead of a URL)"
+    return staged.job.payload.decode("utf-8", "backslashreplace")
 
 
 def print_result(args: argparse.Namespace, staged: StagedJob, result: str) -> None:
