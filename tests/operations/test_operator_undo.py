@@ -1,5 +1,5 @@
-"""An operator undoes or resumes a run. What cannot be undone is left only if they say so, and nobody is told that it was
-undone; a step that takes keys is sent again with its own key."""
+"""An operator undoes or resumes a run. What cannot be undone is left only if they say so, and nobody is told that it
+was undone; a step that takes keys is sent again with its own key."""
 
 from __future__ import annotations
 
@@ -83,8 +83,12 @@ def test_what_cannot_be_undone_is_left_only_if_the_operator_says_so(
 
 def test_a_run_whose_steps_all_have_an_undo_is_undone_without_a_word() -> None:
     undone: list[Any] = []
+
+    def refund(result: str | None, *, key: str) -> None:
+        undone.append(result)
+
     with RetrySafe("memory://") as safe:
-        op = declare(safe, [], fail_to_connect, undo=lambda result, *, key: undone.append(result), repeatable=False)
+        op = declare(safe, [], fail_to_connect, undo=refund, repeatable=False)
         with pytest.raises(OutcomeUnknown):
             op(key="order-7")
         acted = act(safe, "undo")

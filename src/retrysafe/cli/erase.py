@@ -39,9 +39,10 @@ def add_parser(commands: Any) -> None:
         "erase",
         help="erase the stored data of one scope, with a receipt",
         description="Erases the answers, inputs, progress and notes of every finished record of a scope, and prints "
-        "a receipt; the audit row keeps it too, with a hash of the scope. The keys, and the fingerprints of their requests, "
-        "stay until they expire, so that no retry runs again. Unfinished records are left and counted: finish them, then erase again. Jobs of the outbox "
-        "belong to no scope, and are not erased. Without --yes it only counts.",
+        "a receipt; the audit row keeps it too, with a hash of the scope. The keys, and the fingerprints of their "
+        "requests, stay until they expire, so that no retry runs again. Unfinished records are left and counted: "
+        "finish them, then erase again. Jobs of the outbox belong to no scope, and are not erased. Without --yes it "
+        "only counts.",
         takes_url=True,
         examples=(
             "retrysafe erase --scope acme --because 'request 4711' --yes --json > receipt.json",

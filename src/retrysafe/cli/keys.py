@@ -249,14 +249,18 @@ def run_export(args: argparse.Namespace) -> int:
             raise
         finally:
             progress.end()
-        if not number and not unreadable and not args.after:
-            unknown = describe_unknown_name(session, args.namespace, args.scope)
-            if unknown:
-                raise exits.NotFound(f"0 written: {unknown}")
+        check_written(args, session, number + unreadable)
     print_note(f"{number} written")
     if unreadable:
         print_note(f"{unreadable} records could not be read and are missing: give --app, which has the key ring")
     return exits.REFUSED if unreadable else exits.DONE
+
+
+def check_written(args: argparse.Namespace, session: Session, number: int) -> None:
+    """Raise NotFound if nothing was written, and no record has the name that was asked for."""
+    unknown = "" if number or args.after else describe_unknown_name(session, args.namespace, args.scope)
+    if unknown:
+        raise exits.NotFound(f"0 written: {unknown}")
 
 
 def describe_interruption(cursor: str, *, cut: bool) -> str:

@@ -144,8 +144,8 @@ def report(args: argparse.Namespace, what: str, key: str, answers: list[str]) ->
         return exits.DONE
     wanted = "was answered with 422 mismatch" if what == "mismatch" else "was accepted"
     print_note(
-        f"no request {wanted}, so your alerts saw nothing ({', '.join(counted)}): the route refused the requests, or it "
-        "takes no keys; give what it needs with --header and --body"
+        f"no request {wanted}, so your alerts saw nothing ({', '.join(counted)}): the route refused the requests, or "
+        "it takes no keys; give what it needs with --header and --body"
     )
     return exits.REFUSED
 

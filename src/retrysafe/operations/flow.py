@@ -69,7 +69,8 @@ class OperationSpec(Protocol):
 
 UNDONE_ANSWER = Answer(409, {"error": "it was undone by a person"})
 PARTLY_UNDONE_ANSWER = Answer(
-    409, {"error": "it was ended by a person, and not all of it could be undone: ask before you send it as a new request"}
+    409,
+    {"error": "it was ended by a person, and not all of it could be undone: ask before you send it as a new request"},
 )
 GIVEN_UP_ANSWER = Answer(502, {"error": "it could not be finished and was undone"})
 

@@ -52,7 +52,9 @@ def _check_version(state: SchemaState, known: int, migrates_itself: bool) -> Ite
         why = "nothing says which release made it, and whether this one may work on it"
         yield bad(SCHEMA_SETTING, value, "exactly-once-capable", why, UPGRADE_COMMAND, invariant="I1")
     elif state.version > known:
-        yield good(SCHEMA_SETTING, value, "the next release's: this one works beside it, upgrade it soon", invariant="I1")
+        yield good(
+            SCHEMA_SETTING, value, "the next release's: this one works beside it, upgrade it soon", invariant="I1"
+        )
     elif state.version < known and not migrates_itself:
         why = "this release needs what later versions add"
         yield bad(SCHEMA_SETTING, value, "exactly-once-capable", why, "retrysafe migrate URL", invariant="I1")
