@@ -16,7 +16,7 @@ def describe_unknown_name(session: Session, namespace: str | None, scope: str | 
     if namespace is None and scope is None:
         return ""
     query = List(namespace, scope=scope, examine=MAX_CHECKED_RECORDS)
-    search = RecordSearch(session.execute, query, MAX_CHECKED_RECORDS, page_records=1 if scope is not None else 0)
+    search = RecordSearch(session.execute, query, MAX_CHECKED_RECORDS)
     if any(record.kind != AUDIT_KIND for record in search):
         return ""
     names = (("namespace", namespace), ("scope", scope))

@@ -93,7 +93,7 @@ def read_answer(visit: Visit) -> GivenAnswer:
     if not status.isdecimal() or len(status) > 9 or int(status) not in STATUSES:
         raise UsageError(f"status {status[:40]!r}: give a number from 200 to 599")
     content_type = visit.request.field("content_type", DEFAULT_CONTENT_TYPE).strip()
-    if content_type and not _CONTENT_TYPE.fullmatch(content_type):
+    if not _CONTENT_TYPE.fullmatch(content_type):
         raise UsageError(f"content type {content_type[:80]!r}: give something like {DEFAULT_CONTENT_TYPE}")
     # A form sends line ends as CR LF, which nobody typed.
     body = visit.request.field("answer").replace("\r\n", "\n")
