@@ -126,6 +126,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "Redis, async: a store that was closed as its connection broke",
         "Redis, async, on a client of your own",
         "PostgreSQL and MongoDB, async: a store that was closed",
+        "PostgreSQL: after an outage an application",
         "while the store was down every request held its thread",
         "The HTTP publisher's timeout began again",
         "PostgreSQL: of 100,000 jobs of one `order`",
