@@ -105,7 +105,7 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
     attempt = 2 if opened.grant is Grant.TAKEOVER else 1
     context.events.emit_grant(claim.id, task.target, task.series, attempt)
     mark = yield from mark_transaction(claim, task, context, opened)
-    staging = Staging(claim.run, "tx", "" if isinstance(context.names, TableNames) else NO_OUTBOX, local=False)
+    staging = build_staging(claim, context)
     try:
         # Not in a generator of its own: on its way out of that, a StopIteration would become a RuntimeError.
         with count_execution(task, context):
@@ -141,6 +141,11 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
     if hook_failed is not None:
         raise hook_failed
     return Ended(answer, False, result, record._replace(answer=answer))
+
+
+def build_staging(claim: Claim, context: TxContext) -> Staging:
+    """Where the body of a transaction stages jobs."""
+    return Staging(claim.run, "tx", "" if isinstance(context.names, TableNames) else NO_OUTBOX, local=False)
 
 
 @contextmanager
