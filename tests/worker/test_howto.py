@@ -1,5 +1,5 @@
-"""The lifespan and the `main` of docs/howto/worker.md run as they stand, with real pools on PostgreSQL: the local step of
-an operation that was submitted runs on the loop that opened its pool."""
+"""The lifespan and the `main` of docs/howto/worker.md run as they stand, with real pools on PostgreSQL: the local step
+of an operation that was submitted runs on the loop that opened its pool."""
 
 from __future__ import annotations
 
