@@ -1,8 +1,8 @@
 """Run the shop or the provider as a process: `python -m retrysafe.demo.child shop`.
 
 It loads its program and waits for a line on its standard input. Until then it is a spare. Then it listens on a free
-port and writes JSON lines to its standard output: first `listening`, with the port; then, if it is the shop, what happens to
-records. It ends when its standard input is closed, so it never outlives the demo.
+port and writes JSON lines to its standard output: first `listening`, with the port; then, if it is the shop, what
+happens to records. It ends when its standard input is closed, so it never outlives the demo.
 """
 
 from __future__ import annotations
