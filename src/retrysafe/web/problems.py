@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from retrysafe.errors import (
     AnswerGone,
+    CommitUnclear,
     CorruptRecord,
     FingerprintMismatch,
     InProgress,
@@ -31,6 +32,7 @@ from retrysafe.errors import (
     RetrySafeError,
     RolledBack,
     ScopeRequired,
+    StepNotRecorded,
     StoreError,
     UsageError,
 )
@@ -157,8 +159,9 @@ FAILED_FOR_NOW = Problem(
 )  # fmt: skip
 UNAVAILABLE = Problem(
     "unavailable", "store-unavailable", "Keys cannot be checked right now",
-    "The store of idempotency keys cannot be reached, so nothing was done by this request. Send it again with the same "
-    "key.",
+    "The store of idempotency keys cannot be used at the moment, so this request was not carried out. Send it again with "
+    "the same key. Do not send it with a new key: an earlier request with this key may have been carried out, and that "
+    "cannot be looked up now.",
     True, False,
 )  # fmt: skip
 QUOTA = Problem(
@@ -209,6 +212,8 @@ _PROBLEM_BY_ERROR: tuple[tuple[type[RetrySafeError], Problem], ...] = (
     (CorruptRecord, CORRUPT),
     (ScopeRequired, MISCONFIGURED),
     (UsageError, MISCONFIGURED),
+    (StepNotRecorded, NOT_FINISHED),
+    (CommitUnclear, UNKNOWN),
     (StoreError, UNAVAILABLE),
 )
 
