@@ -76,8 +76,8 @@ TEXTS: dict[str, Text] = {
     ),
     "not-finished": Text(
         "An operation stopped after one of its recovery points: a step failed for now, the process died, or the store "
-        "refused to record a step (`StepNotRecorded`, for example because the journal is too large for it). Part of the "
-        "work is done.",
+        "refused to record a step (`StepNotRecorded`, for example because the journal is too large for it). Part of "
+        "the work is done.",
         SAME_KEY + " Never use a new key: the finished steps would run again.",
         "Usually nothing: the next retry or the worker resumes the operation. If many stay unfinished, check that a "
         "[worker](../howto/worker.md) runs, and look at the last error with `retrysafe keys show`.",
@@ -325,9 +325,9 @@ TEXTS: dict[str, Text] = {
         SAME_KEY, "Bring the store back.", "See the page of the subclass.",
     ),
     "store-unavailable": Text(
-        "The claim could not be made: the store could not be reached, or it refused. No handler runs without its claim, "
-        "so this request was not carried out. An earlier request with the same key may have been: only the store knows, "
-        "and it cannot be asked. That is why `safe_new_key` is no.\n\n"
+        "The claim could not be made: the store could not be reached, or it refused. No handler runs without its "
+        "claim, so this request was not carried out. An earlier request with the same key may have been: only the store "
+        "knows, and it cannot be asked. That is why `safe_new_key` is no.\n\n"
         "If the store goes away later, while or after the handler runs, the answer is another one: "
         "[`outcome-unrecorded`](outcome-unrecorded.md) for a handler, [`not-finished`](not-finished.md) for an "
         "operation.",
