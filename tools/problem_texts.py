@@ -326,8 +326,8 @@ TEXTS: dict[str, Text] = {
     ),
     "store-unavailable": Text(
         "The claim could not be made: the store could not be reached, or it refused. No handler runs without its "
-        "claim, so this request was not carried out. An earlier request with the same key may have been: only the store "
-        "knows, and it cannot be asked. That is why `safe_new_key` is no.\n\n"
+        "claim, so this request was not carried out. An earlier request with the same key may have been: only the "
+        "store knows, and it cannot be asked. That is why `safe_new_key` is no.\n\n"
         "If the store goes away later, while or after the handler runs, the answer is another one: "
         "[`outcome-unrecorded`](outcome-unrecorded.md) for a handler, [`not-finished`](not-finished.md) for an "
         "operation.",
