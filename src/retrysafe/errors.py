@@ -456,7 +456,8 @@ class CommitUnclear(StoreUnclear):
     """The connection was lost at the commit of a transaction, and the database stayed away: the user's work may have
     been committed. Any other StoreUnclear is about a claim, and no work has begun."""
 
-    anchor = "outcome-unknown"
+    status = 500
+    anchor = "commit-unclear"
 
 
 class StepNotRecorded(StoreError):
@@ -464,7 +465,7 @@ class StepNotRecorded(StoreError):
     point before it."""
 
     retryable = True
-    anchor = "not-finished"
+    anchor = "step-not-recorded"
 
 
 class SchemaMissing(StoreError):
