@@ -113,7 +113,8 @@ TEXTS: dict[str, Text] = {
         "The process that worked on this key died, or lost the store, inside your handler. Nobody knows whether the "
         "effect happened. retrysafe does not run it again by itself.\n\n"
         "A transaction gets this answer, too, if the connection is lost at its commit and the database stays away "
-        "([`CommitUnclear`](commit-unclear.md)). There the database knows the outcome: the next retry replays the answer or runs again.",
+        "([`CommitUnclear`](commit-unclear.md)). There the database knows the outcome: the next retry replays the "
+        "answer or runs again.",
         "Do not send the request with a new key: it may have happened. Show the user that the state is being checked. "
         "Every retry with the same key is safe, and gets this answer again until an operator has resolved the key. So "
         "retry in minutes, not in seconds.",
@@ -347,8 +348,8 @@ TEXTS: dict[str, Text] = {
         "Give the store redundancy.",
     ),
     "commit-unclear": Text(
-        "The connection was lost at the commit of a [transaction](../howto/transactions.md), and the database could not "
-        "be asked afterwards. The work may have been committed. Over HTTP the answer is "
+        "The connection was lost at the commit of a [transaction](../howto/transactions.md), and the database could "
+        "not be asked afterwards. The work may have been committed. Over HTTP the answer is "
         "[`outcome-unknown`](outcome-unknown.md).",
         "Send the same request with the same key again. The database knows the outcome: the retry gets the stored "
         "answer, or the work runs.",

@@ -456,7 +456,6 @@ class CommitUnclear(StoreUnclear):
     """The connection was lost at the commit of a transaction, and the database stayed away: the user's work may have
     been committed. Any other StoreUnclear is about a claim, and no work has begun."""
 
-    status = 500
     anchor = "commit-unclear"
 
 
