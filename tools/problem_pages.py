@@ -47,7 +47,10 @@ def build_page(anchor: str, problem: Problem | None, errors: Errors) -> str:
     text = TEXTS[anchor]
     parts = [f"# {build_title(problem, errors)}", GENERATED]
     if problem:
-        parts.append(f"The `type` of the answer is the address of this page: `{build_page_address(problem.anchor)}`.")
+        parts.append(
+            f"The `type` of the answer is the address of this page: `{build_page_address(problem.anchor)}`. Its older "
+            f"form is `{URN_PREFIX}{problem.anchor}`."
+        )
     parts += ["## When it happens", text.when, "## What the client does", text.client]
     parts += ["## What the operator does", text.operator, "## Identifiers", build_identifiers(problem, errors)]
     if problem:
@@ -68,7 +71,7 @@ def build_identifiers(problem: Problem | None, errors: Errors) -> str:
     if problem:
         rows += [
             f"| name | `{problem.anchor}` |",
-            f"| `type` | `{build_page_address(problem.anchor)}`; as a URN `{URN_PREFIX}{problem.anchor}` |",
+            f"| `type` | `{build_page_address(problem.anchor)}` |",
             f"| HTTP status | {status_of(problem)}{codes_note(problem)} |",
             f"| retry with the same key (`retry_same_key`) | {yes(problem.retry_same_key)} |",
             f"| a new key is safe (`safe_new_key`) | {yes(problem.safe_new_key)} |",
