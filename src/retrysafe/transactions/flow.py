@@ -36,7 +36,7 @@ from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.effects import FlowPause, NotifyWorker
 from retrysafe.engine.events import REFUSED_EVENTS
 from retrysafe.engine.guard import POLL_SECONDS, Ended, Task, Unstorable, build_replay, is_final, refusal_error
-from retrysafe.errors import NotSameDatabase, RetrySafeError, RolledBack, StoreError, StoreUnclear
+from retrysafe.errors import CommitUnclear, NotSameDatabase, RetrySafeError, RolledBack, StoreError
 from retrysafe.stores.base import LockNotAvailable, Plan
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import TableNames
@@ -362,7 +362,7 @@ def recover_lost_commit(claim: Claim, context: TxContext, cause: Exception) -> T
             return False
         # The lock was free, so the lost transaction is over. The next read sees what it has committed.
         over = over or look.locked
-    raise StoreUnclear(
+    raise CommitUnclear(
         f"the connection broke at the commit ({cause}), and whether it was carried out could not be found out; "
         "call again with the same key: it will be"
     ) from cause
