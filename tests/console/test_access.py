@@ -94,7 +94,7 @@ def test_observed_records_are_only_shown(world: World) -> None:
     visitor = Visitor(make_console(world.safe, actions=True))
     path = f"/keys/{record.id.hex()}"
     page = visitor.get(path)
-    assert (page.status, b"<form class=\"act\"" in page.body) == (200, False)
+    assert (page.status, b'<form class="act"' in page.body) == (200, False)
     for verb in ("resolve", "release", "forget", "reveal"):
         told = visitor.post(f"{path}/{verb}", fields(record, outcome="did-not-happen"))
         assert (told.status, "only shows" in text_of(told)) == (409, True)

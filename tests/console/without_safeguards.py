@@ -3,7 +3,7 @@ ended.
 
     python -m tests.console.without_safeguards [NAME …]
 
-Every run is a fork of one process that has imported everything else: most of the time of a short test is its imports."""
+Every run is a fork of one process that has imported everything else: a short test spends most of its time there."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def copy_without(safeguard: Safeguard, folder: Path) -> Path:
 
 def run_here(safeguard: Safeguard, package: Path) -> int:
     """Run the test in this process, with the changed copy instead of what was imported."""
-    left_out = tuple(f"retrysafe.{name}" for name in CHANGED) + ("retrysafe.cli", "tests.console", "tests.browser")
+    left_out = (*(f"retrysafe.{name}" for name in CHANGED), "retrysafe.cli", "tests.console", "tests.browser")
     for name in [each for each in sys.modules if each.startswith(left_out)]:
         del sys.modules[name]
     for name in CHANGED:
