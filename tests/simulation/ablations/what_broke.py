@@ -143,6 +143,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "A page of the console read the whole store",
         "With a million keys open at once",
         "On a large SQL store *Operations*",
+        "On PostgreSQL a list of released records",
     ),
     TEXTS: (
         "The client's path went into `target` as it was",
@@ -182,6 +183,8 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
     ),
     CONSOLE: (
         "A form of the console whose sender went away",
+        "A form in pieces that ended early",
+        "`retrysafe console` printed its link",
         "The page *Requests* of the console",
         "An answer typed into the console was stored",
         "A page of the console that stayed open",
