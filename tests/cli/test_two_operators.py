@@ -72,7 +72,9 @@ def test_a_bulk_command_that_was_slower_for_some_exits_with_4(
     with redirect_stdout(output):
         code = main(["keys", "resolve", url, "--all", "--did-not-happen", *BECAUSE, *words])
     lines = output.getvalue().splitlines()
-    results = [json.loads(line)["result"] for line in lines] if words else [line.partition(CHANGED)[1] for line in lines]
+    results = (
+        [json.loads(line)["result"] for line in lines] if words else [line.partition(CHANGED)[1] for line in lines]
+    )
     assert results.count(CHANGED) == number
     assert len(results) == KEYS
     assert f"{KEYS - number} changed, {number} skipped" in (told := capsys.readouterr().err)
