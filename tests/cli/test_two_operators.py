@@ -1,5 +1,5 @@
-"""Two operators decide about the same records at the same time. Each record is decided once. The command that was slower
-for some of them names these, and exits with 4, also if it changed others: its operator must look before he goes on."""
+"""Two operators decide about the same records at the same time. Each record is decided once. The command that was
+slower for some of them names these, and exits with 4, also if it changed others: its operator must look first."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ _retrysafe() {{
 complete -F _retrysafe retrysafe
 """
 
-# Its own text: zsh reads `${{x:1:NAME}}` as a modifier, and `words` and `path` are arrays of its own there.
+# Its own text: zsh reads `${x:1:NAME}` as a modifier, and `words` and `path` are arrays of its own there.
 ZSH = """#compdef retrysafe
-# zsh completion for retrysafe: as _retrysafe in a folder of $fpath, or after compinit: eval "$(retrysafe completion zsh)"
+# zsh completion for retrysafe: _retrysafe in a folder of $fpath, or after compinit eval "$(retrysafe completion zsh)"
 _retrysafe() {{
     local possible="" at="" word
     for word in ${{words[2,CURRENT-1]}}; do
