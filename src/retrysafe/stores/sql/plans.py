@@ -182,6 +182,9 @@ class SqlPlans:
             more = yield Statement(self.texts["list_open_count"], {"limit": op.max_sorted + 1}, writes=False)
             few = int(more[0][0]) <= op.max_sorted
         conditions, values = _list_conditions(op, few)
+        if op.key is not None and self._dialect.finds_keys:
+            conditions.append("key = :key")
+            values["key"] = op.key
         stop = b""
         if op.examine and not (few or op.resting):
             seen = {"after": values["after"], "skip": op.examine - 1}
