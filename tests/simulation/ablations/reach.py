@@ -1,8 +1,8 @@
 """Whether the code of a patch ran, and whether it crashed.
 
 A patch that no history comes to, or that crashes because the code around it has changed, proves nothing about the
-safeguard that it takes out. So everything that an ablation puts in place is watched (`watch`): each call is counted, and
-an error that only a mistake in a program raises is kept. `find` (base.py) then tells the three apart: not reached,
+safeguard that it takes out. So everything that an ablation puts in place is watched (`watch`): each call is counted,
+and an error that only a mistake in a program raises is kept. `find` (base.py) then tells the three apart: not reached,
 crashed, and not noticed.
 """
 
@@ -16,7 +16,7 @@ from types import CoroutineType, GeneratorType
 from typing import Any
 
 MISTAKES = (TypeError, AttributeError, NameError, ImportError, LookupError, NotImplementedError)
-"""Errors of a patch that does not fit the code any more. No code of ours raises them on purpose where a patch stands."""
+"""Errors of a patch that does not fit the code any more. No code raises them on purpose where a patch stands."""
 
 
 class AblationError(Exception):

@@ -1,5 +1,5 @@
-"""The straight way of a web request (web/sync_async.py): what it recognises by itself, and what it must hand over to the
-flow. Safeguards that both ways share are taken out on each of them.
+"""The straight way of a web request (web/sync_async.py): what it recognises by itself, and what it must hand over to
+the flow. Safeguards that both ways share are taken out on each of them.
 
 What the straight way decides alone is left out one condition at a time; `by_flows_only` (scenarios/straight.py) then
 proves that the flow needs its own.

@@ -46,8 +46,8 @@ HEAD = """# Ablations
 An ablation takes one safeguard out, or puts one old defect back ([what broke](../explanation/what-broke.md)). The
 [simulation](../explanation/simulation.md) then has to notice: the rule in the second column must be seen broken. The
 number is how many seeds that took, as the median over the runs ({runs}), each with seeds of its own; "at most" is the
-slowest run. "Survived" means: not found within {limit} seeds. A survivor fails the build. The figures are of the code at
-commit `{commit}`.
+slowest run. "Survived" means: not found within {limit} seeds. A survivor fails the build. The figures are of the code
+at commit `{commit}`.
 
 A discovery counts only if the patch ran, if nothing crashed, and if the same history without the patch breaks no rule.
 

@@ -2,7 +2,7 @@
 (web/sync_async.py, decision 69). Requests are cancelled on their way, as a server does when its client has gone.
 
 One store has `submit` (stores/base.py), the other has not; one application lets requests wait. Without an ablation all
-kinds take the straight way, and hand over to the flow whatever is not plain. `by_flows_only` takes the straight way out.
+kinds take the straight way, and hand over to the flow whatever is not plain. `by_flows_only` takes it out.
 """
 
 from __future__ import annotations
