@@ -385,10 +385,9 @@ def play_wsgi(history: History, seed: int, namespace: str, store: Any) -> Told:
         return stage.sum_up(told, logs)
 
 
-def explain(one: Told, other: Told, *, in_order: bool = True) -> str:
-    """The first thing in which two plays differ. Without `in_order` the calls of the store are not compared: after a
-    cancellation two of them are under way at once, and a real store answers them in any order."""
-    for name in Told._fields if in_order else (field for field in Told._fields if field != "calls"):
+def explain(one: Told, other: Told) -> str:
+    """The first thing in which two plays differ."""
+    for name in Told._fields:
         left, right = getattr(one, name), getattr(other, name)
         for place, (a, b) in enumerate(zip(left, right, strict=False)):
             if a != b:

@@ -24,6 +24,10 @@ HISTORIES = int(os.environ.get("RETRYSAFE_STRAIGHT_HISTORIES", "12"))
 EXCHANGES = int(os.environ.get("RETRYSAFE_STRAIGHT_EXCHANGES", "100000"))
 FIRST = int(os.environ.get("RETRYSAFE_FIRST_SEED", "0"))
 WAYS = ("plain", "cancelled", "wsgi")
+CASES = [(store, way) for store in STORES for way in WAYS if store == "memory" or way != "cancelled"]
+"""After a cancellation the request and a background task may both release the claim. Which of them comes first is not
+decided by a seed where a store has threads or sockets, and the record's note tells. So cancellations are compared on
+the memory store."""
 
 
 def open_both(url: str) -> tuple[Any, Any]:
@@ -51,8 +55,7 @@ async def compare(seed: int, way: str, store: Any, async_store: Any, seen: Count
     seen["events"] += len(straight.events)
     seen["log lines"] += len(straight.logs)
     seen["cancelled"] += sum(1 for each in straight.answers if len(each) == 4 and each[3] is True)
-    in_order = way != "cancelled" or isinstance(store, MemoryStore)
-    return explain(straight, flows, in_order=in_order)
+    return explain(straight, flows)
 
 
 async def compare_seeds(seeds: range, way: str, url: str) -> Counter[str]:
@@ -68,8 +71,7 @@ async def compare_seeds(seeds: range, way: str, url: str) -> Counter[str]:
     return seen
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize(("store", "way"), CASES)
 async def test_both_ways_tell_and_leave_the_same(
     store: str, way: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -80,8 +82,7 @@ async def test_both_ways_tell_and_leave_the_same(
 
 @pytest.mark.campaign
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize(("store", "way"), CASES)
 async def test_a_hundred_thousand_exchanges(
     store: str, way: str, request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
