@@ -186,8 +186,10 @@ class AsyncPerformer:
         nothing ran."""
         self._detached.add(work)  # asyncio keeps only a weak reference
         # A claim without a lease is for the worker: this caller never owned it.
-        owned = isinstance(op, Claim) and op.lease > 0
-        work.add_done_callback(partial(self._release_late_grant, op) if owned else self._discard_task)
+        if isinstance(op, Claim) and op.lease > 0:
+            work.add_done_callback(partial(self._release_late_grant, op))
+        else:
+            work.add_done_callback(self._discard_task)
 
     def _discard_task(self, work: asyncio.Future[Any]) -> bool:
         """Forget a task that has ended. True if it ended without an error."""
