@@ -90,6 +90,10 @@ proof-ablations: setup  ## seeds to discovery of each ablation: 20 runs of 20,00
 	@$(PY) -m tests.simulation.ablations --runs $(or $(RUNS),20) --max 20000 --jobs $(or $(JOBS),2) \
 		--notes .simulation-ablations.json --write
 
+proof-straight: setup  ## straight way against flows: 100,000 exchanges per store, compared (EXCHANGES=, FIRST=, STORES= choose)
+	@RETRYSAFE_STRAIGHT_EXCHANGES=$(or $(EXCHANGES),100000) RETRYSAFE_FIRST_SEED=$(or $(FIRST),0) $(PY) -m pytest \
+		-n $(N) --dist loadgroup -m campaign -rA tests/web/test_both_ways.py $(if $(STORES),-k '$(STORES)')
+
 proof-stores: setup  ## every store: 64 claimers for 2,000 keys, and 200 kills under load (KEYS=, KILLS=, STORES= choose)
 	@RETRYSAFE_HEAT_KEYS=$(or $(KEYS),2000) RETRYSAFE_KILLS=$(or $(KILLS),200) $(PY) -m pytest -n $(N) --dist loadgroup \
 		-rA tests/races/test_heats.py tests/faults/test_kills.py $(if $(STORES),-k '$(STORES)')
@@ -112,4 +116,4 @@ setup-docs:
 setup-demo:
 	@python3 tools/bootstrap.py demo
 
-.PHONY: help demo test coverage check fmt lint type bench bench-quick bench-full bench-page pages pictures docs docs-serve twins soak proof proof-quick proof-simulation proof-ablations proof-stores proof-steady release-check lock setup setup-docs setup-demo
+.PHONY: help demo test coverage check fmt lint type bench bench-quick bench-full bench-page pages pictures docs docs-serve twins soak proof proof-quick proof-simulation proof-ablations proof-straight proof-stores proof-steady release-check lock setup setup-docs setup-demo

@@ -30,6 +30,7 @@ PUT_BACK: dict[str, tuple[str, ...]] = {
     "An owner whose claim was granted unheard": ("an owner does not take back what was swept",),
     "A process was stopped for minutes (frozen, suspended) after its claim": ("a claim that was swept is left",),
     "A caller left without its key, and with a grant": ("a caller that leaves does not look back",),
+    "A cancelled caller left its key behind": ("what a cancelled caller is granted late is released once",),
     "A lower-case method went past": ("a lower-case method goes past",),
     "`/a%2Fb` got the answer of `/a/b`": ("an escaped slash is a slash",),
     "a router's redirect (307, 308": ("a router's redirect is stored", "every redirect is withdrawn"),
