@@ -9,8 +9,11 @@
 
 #include "canonical_json.h"
 
+#ifndef ON_STACK_BYTES /* tools/sanitize_speedups.py sets 1: what is allocated has exact bounds */
+#define ON_STACK_BYTES 4096
+#endif
+
 enum {
-    ON_STACK_BYTES = 4096,
     BORN_TEXTS = 5, /* namespace, kind, scope, key, target */
     BORN_ARGUMENTS = 3 + BORN_TEXTS + 1,
     MAX_WORDS = 16,

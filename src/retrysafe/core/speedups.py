@@ -2,20 +2,16 @@
 
 It has a few functions that every request runs. Each has its definition in Python, and gives the same bytes, or None if
 something is unusual; the definition is asked then. So it decides nothing, and processes with and without it share one
-store. RETRYSAFE_SPEEDUPS=off leaves it out. Decision 77 says what it saves.
+store. RETRYSAFE_SPEEDUPS=off leaves it out (the helper reads the variable: core has
+no environment). Decision 77 says what it saves.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from typing import Protocol
 
 FORM = 1
 """The form of the helper that this release knows (`FORM` in retrysafe_speedups)."""
-
-SWITCH = "RETRYSAFE_SPEEDUPS"
-OFF = frozenset({"off", "0", "no", "false"})
 
 
 class Speedups(Protocol):
@@ -46,13 +42,11 @@ class Speedups(Protocol):
     def pack_words(self, *words: bytes | int) -> bytes | None: ...
 
 
-def load_speedups(environ: Mapping[str, str] = os.environ) -> tuple[Speedups | None, str]:
+def load_speedups() -> tuple[Speedups | None, str]:
     """The helper, or None, and a sentence that says which and why."""
-    if environ.get(SWITCH, "").strip().lower() in OFF:
-        return None, f"off: {SWITCH}={environ[SWITCH]}"
     try:
         import retrysafe_speedups
-    except ImportError as error:  # not installed, or installed without its C part
+    except ImportError as error:  # not installed, installed without its C part, or switched off
         return None, f"off: {error}"
     if retrysafe_speedups.FORM != FORM:
         return None, f"off: retrysafe-speedups has form {retrysafe_speedups.FORM}, this retrysafe knows form {FORM}"
