@@ -26,7 +26,7 @@ WORDS = (
 )  # fmt: skip
 ODD_WORDS = (
     "\\n", "\\\\", '\\"', "\\u0000", "\\u0000n", "\\u0000d", "\\u0041", "\\ud800", "\\ud83d\\ude00", "\\/", "é", "ключ", "😀",
-    "\x7f", "\x80", "\x01", "\t", "\0",
+    "\x7f", "\x80", "\x01", "\x1f", "\t", "\0",
 )  # fmt: skip
 NUMBERS = (
     "0", "1", "-1", "10", "42", "123456789012345678", "-123456789012345678", "0.0", "1.0", "1.50", "-1.5", "1e5", "1E5",
@@ -68,7 +68,7 @@ def write_value(rng: random.Random, depth: int) -> str:
         return write_string(rng)
     if kind == 4:
         parts = [space(rng) + write_value(rng, depth + 1) + space(rng) for _ in range(rng.randrange(4))]
-        return "[" + (",".join(parts) or space(rng)) + "]"
+        return "[" + (",".join(parts) or space(rng)) + pick(rng, ("]",), (",]", "", "]]", "}"))
     return write_object(rng, depth, rng.randrange(6))
 
 
@@ -81,7 +81,7 @@ def write_object(rng: random.Random, depth: int, count: int) -> str:
     pairs = [*members.items(), *(list(members.items()) if rng.random() < ODDITY else [])]  # sometimes each key twice
     spaces = [[space(rng) for _ in range(4)] for _ in pairs]
     parts = [f"{a}{key}{b}:{c}{value}{d}" for (key, value), (a, b, c, d) in zip(pairs, spaces, strict=True)]
-    return "{" + (",".join(parts) or space(rng)) + "}"
+    return "{" + (",".join(parts) or space(rng)) + pick(rng, ("}",), (",}", "", "}}", "]"))
 
 
 def write_large(rng: random.Random) -> str:
@@ -145,7 +145,7 @@ class Text(str):
 LAYOUTS = (Layout(), Layout("a:", 256))
 TEXTS = ("", "key", "order-7", "é", "ключ", "😀", "\ud800", "\0", "\r\n$3\r\n", "%b%d", "x" * 300, Text("sub"))
 BYTES = (b"", b"t" * 16, b"\0\xff\r\n", b"*3\r\n$7\r\n", bytes(range(256)))
-TIMES = (0, 1, -1, 60_000_000, 2**31, 2**53, 2**63 - 1, -(2**63), 2**63, 10**30)
+TIMES = (0, 1, -1, 60_000_000, 2**31, 2**53, 2**63 - 1, -(2**63), 2**63, 10**30, True)
 STATUSES = (200, 201, 0, -1, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, True)
 NAMES = ("content-type", "x-é", "set-cookie", "", "\udcff", "a" * 200)
 

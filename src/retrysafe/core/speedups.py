@@ -2,8 +2,8 @@
 
 It has a few functions that every request runs. Each has its definition in Python, and gives the same bytes, or None if
 something is unusual; the definition is asked then. So it decides nothing, and processes with and without it share one
-store. RETRYSAFE_SPEEDUPS=off leaves it out (the helper reads the variable: core has
-no environment). Decision 77 says what it saves.
+store. RETRYSAFE_SPEEDUPS=off leaves it out; the helper itself reads that variable, because core reads no environment.
+Decision 80 says what it saves.
 """
 
 from __future__ import annotations

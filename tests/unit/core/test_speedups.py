@@ -69,7 +69,7 @@ UNUSUAL = [
     (b"[" + b"1e1," * 1000 + b"1e1]", True),
     (LARGEST + b" ", True),
     *((body, False) for body in (b"", b" ", b"{", b"[1,]", b'{"a":1,}', b"{1:2}", b'{"a" 1}', b"[1 2]", b"1 2", b"01")),
-    *((body, False) for body in (b"1.", b"-", b"+1", b"1e", b".5", b"NaN", b"nul", b"nulll", b'"a', b'"\n"', b'"\0"')),
+    *((body, False) for body in (b"1.", b"-", b"+1", b"1e", b".5", b"NaN", b"nul", b"nulll", b'"a', b'"\n"', b'"\x1f"')),
     *((body, False) for body in (b"\xff", b'"\xc3"', b"\xef\xbb\xbf1", b"\0", b"1\0", b'{"a":1}}', b"[]]", b"\x0b1")),
 ]
 
