@@ -19,7 +19,7 @@ class Speedups(Protocol):
 
     def canonicalize_json(self, body: bytes, /) -> bytes | None: ...
 
-    def encode_born(
+    def encode_born(  # noqa: PLR0917  (values, not an object: C takes them by position)
         self,
         algorithm: str,
         digest: bytes,

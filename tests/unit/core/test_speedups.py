@@ -40,7 +40,7 @@ def compiled() -> Speedups:
     ("body", "text"),
     [
         (b'{"b": 1, "a": 2}', b'{"a":2,"b":1}'),
-        (b' \t\r\n[ 1 , -1 , 0 ] \t\r\n', b"[1,-1,0]"),
+        (b" \t\r\n[ 1 , -1 , 0 ] \t\r\n", b"[1,-1,0]"),
         (b'{"b":{"d":[],"c":{}},"a":[true,false,null]}', b'{"a":[true,false,null],"b":{"c":{},"d":[]}}'),
         (b'{"aa":1,"a":2,"":3,"B":4}', b'{"":3,"B":4,"a":2,"aa":1}'),
         (b"[1.50,-0.0,1E+05]", rb'[{"\u0000n":"1.50"},{"\u0000n":"-0.0"},{"\u0000n":"1E+05"}]'),
@@ -69,7 +69,10 @@ UNUSUAL = [
     (b"[" + b"1e1," * 1000 + b"1e1]", True),
     (LARGEST + b" ", True),
     *((body, False) for body in (b"", b" ", b"{", b"[1,]", b'{"a":1,}', b"{1:2}", b'{"a" 1}', b"[1 2]", b"1 2", b"01")),
-    *((body, False) for body in (b"1.", b"-", b"+1", b"1e", b".5", b"NaN", b"nul", b"nulll", b'"a', b'"\n"', b'"\x1f"')),
+    *(
+        (body, False)
+        for body in (b"1.", b"-", b"+1", b"1e", b".5", b"NaN", b"nul", b"nulll", b'"a', b'"\n"', b'"\x1f"')
+    ),
     *((body, False) for body in (b"\xff", b'"\xc3"', b"\xef\xbb\xbf1", b"\0", b"1\0", b'{"a":1}}', b"[]]", b"\x0b1")),
 ]
 

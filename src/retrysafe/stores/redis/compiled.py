@@ -1,7 +1,7 @@
 """The packers of a store's operations: those of packing.py, two of them with the compiled helper where it is installed.
 
-The helper gives the bytes of packing.py, or None; tests/stores/test_redis_packing.py compares them. A claim that resumes, or that has
-other forms of its fingerprint, is rare: packing.py does it.
+The helper gives the bytes of packing.py, or None; tests/stores/test_redis_packing.py compares them. A claim that
+resumes, or that has other forms of its fingerprint, is rare: packing.py does it.
 """
 
 from __future__ import annotations
