@@ -11,7 +11,7 @@ import types
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tools import fuzz
 
@@ -100,6 +100,7 @@ DOCUMENTS = st.recursive(
 )
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(DOCUMENTS, st.booleans(), st.sampled_from([None, 0, 3]))
 def test_any_document_is_written_as_its_definition_writes_it(
     compiled: Speedups, value: Any, ascii_only: bool, indent: int | None
@@ -108,6 +109,7 @@ def test_any_document_is_written_as_its_definition_writes_it(
     fuzz.TARGETS["speedups-json"][1](body)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40) | st.text(alphabet='{}[]":,0123456789-+.eE \ntruefalsn\\', max_size=40).map(str.encode))
 def test_any_bytes_are_judged_as_their_definition_judges_them(compiled: Speedups, body: bytes) -> None:
     fuzz.TARGETS["speedups-json"][1](body)
