@@ -78,6 +78,8 @@ proof: setup    ## the long campaigns: more races, more kills, more cuts, ten mi
 	@RETRYSAFE_CLIENT_OPERATIONS=10000 $(PY) -m pytest -n $(N) --dist loadgroup tests/client/test_campaign.py
 	@$(PY) tools/fuzz.py keys --count 10000000
 	@$(PY) tools/fuzz.py webhooks --count 10000000
+	@$(PY) tools/fuzz.py speedups --count 10000000
+	@$(PY) tools/sanitize_speedups.py --count 1000000
 
 proof-quick: setup  ## simulated histories: kept seeds, fresh ones, a sample of ablations; under four minutes
 	@$(PY) -m tests.simulation --quick --jobs $(or $(JOBS),2)
