@@ -113,7 +113,8 @@ def test_a_held_row_costs_nobody_else_its_lease(
 
 # Many held rows -----------------------------------------------------------------------------------
 
-HELD, FREE = range(8), range(8, 12)
+HELD, FREE = range(24), range(24, 28)
+# More held rows than the pool has connections and the heartbeat has threads.
 LEASE = 2.0
 ROUNDS = 5
 STALL = LEASE / 4
@@ -121,7 +122,7 @@ STALL = LEASE / 4
 
 
 class Round:
-    """Eight calls whose rows a stranger locks, and four that have nothing to do with them; another process, so to say,
+    """Two dozen calls whose rows a stranger locks, and four that have nothing to do with them; another process, so to say,
     asks for those four all the time, and would run them if a lease lapsed."""
 
     def __init__(
@@ -275,7 +276,7 @@ def longest_stall(postgres_url: str) -> Iterator[Callable[[], float]]:
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("ending", [False, True], ids=["at work", "ending"])
-def test_eight_held_rows_cost_nobody_else_its_lease(
+def test_many_held_rows_cost_nobody_else_its_lease(
     url: str, postgres_url: str, table: str, other: psycopg.Connection[tuple[object, ...]], colour: str, ending: bool
 ) -> None:
     open_migrated(url, "sync").close()
