@@ -20,7 +20,7 @@ from retrysafe import RetrySafe, current_lease
 from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
-from retrysafe.errors import InProgress, OutcomeUnrecorded, StoreUnavailable
+from retrysafe.errors import InProgress, LeaseLost, OutcomeUnrecorded, StoreUnavailable
 from retrysafe.policy import Policy
 from retrysafe.testing.builders import advance, claim, complete, record_of, release, renew, suspect
 from tests.opening import COLOURS, open_migrated, patient, unique, with_option
@@ -223,7 +223,7 @@ class Round:
         charge = self.charging(self.safe, "sync")
         with ThreadPoolExecutor(len(HELD) + len(FREE)) as threads:
             calls = [threads.submit(charge, self.name, n) for n in (*HELD, *FREE)]
-            free = [calls[n].result(PATIENCE) for n in FREE]
+            free = [ended(lambda n=n: calls[n].result(PATIENCE)) for n in FREE]
             self.free_ones_are_over()
             return [ended(lambda n=n: calls[n].result(PATIENCE)) for n in HELD] + free
 
@@ -232,7 +232,8 @@ class Round:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(len(HELD) + len(FREE)))
         try:
             calls = [asyncio.ensure_future(charge(self.name, n)) for n in (*HELD, *FREE)]
-            free = [await calls[n] for n in FREE]
+            await asyncio.wait(calls[FREE.start :])
+            free = [ended(calls[n].result) for n in FREE]
             self.free_ones_are_over()
             await asyncio.wait(calls)
             return [ended(calls[n].result) for n in HELD] + free
@@ -241,11 +242,14 @@ class Round:
 
 
 def ended(result: Callable[[], str]) -> str:
-    """A completion that waits gives up with the lease, and says that it ran."""
+    """A completion that waits gives up with the lease, and says that it ran. A lease that was lost fails the round, unless
+    the machine stood still in it."""
     try:
         return result()
     except OutcomeUnrecorded:
         return "once"
+    except LeaseLost:
+        return "lost"
 
 
 POLICY = Policy.preset("function", lease=LEASE, abandoned="rerun", busy="conflict")
