@@ -122,8 +122,8 @@ STALL = LEASE / 4
 
 
 class Round:
-    """Two dozen calls whose rows a stranger locks, and four that have nothing to do with them; another process, so to say,
-    asks for those four all the time, and would run them if a lease lapsed."""
+    """Calls whose rows a stranger locks, and four that have nothing to do with them; another process, so to say, asks
+    for those four all the time, and would run them if a lease lapsed."""
 
     def __init__(
         self, url: str, table: str, other: psycopg.Connection[tuple[object, ...]], *, ending: bool = False
@@ -242,8 +242,8 @@ class Round:
 
 
 def ended(result: Callable[[], str]) -> str:
-    """A completion that waits gives up with the lease, and says that it ran. A lease that was lost fails the round, unless
-    the machine stood still in it."""
+    """A completion that waits gives up with the lease, and says that it ran. A lost lease fails the round, unless the
+    machine stood still in it."""
     try:
         return result()
     except OutcomeUnrecorded:
