@@ -188,7 +188,7 @@ def test_a_share_that_is_used_up_is_waited_for_as_long_as_for_the_pool() -> None
     shares.enter("alone")
     for use in ("alone", "batch"):
         with pytest.raises(PoolTimeout, match=r"in use for 0\.01 s"):
-            shares.enter(use)  # type: ignore[arg-type]
+            shares.enter(use)
     shares.enter("renewal")
     shares.leave("renewal")
     shares.leave("alone")
@@ -200,7 +200,7 @@ async def test_a_share_of_tasks_that_is_used_up_is_waited_for_as_long_as_for_the
     await shares.enter("alone")
     for use in ("alone", "batch"):
         with pytest.raises(PoolTimeout, match=r"in use for 0\.01 s"):
-            await shares.enter(use)  # type: ignore[arg-type]
+            await shares.enter(use)
     await shares.enter("renewal")
     shares.leave("alone")
     await shares.enter("batch")
