@@ -151,7 +151,9 @@ class Heartbeat:
         self._stopped = False
         self._ready: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
         self._beat_threads: set[threading.Thread] = set()
-        self._idle_threads = self._failing_beats = 0
+        self._idle_threads = 0
+        self._failing: set[Lease] = set()
+        """The leases whose last beat failed and whose next beat is under way."""
 
     def start(self, lease: Lease, duration: float) -> StopCallback:
         if not lease.kept:
@@ -205,17 +207,17 @@ class Heartbeat:
         """Give the lease to an idle thread, or to a new one if none is idle and the limit allows it. A lease whose last
         beat failed waits while enough of them are under way: if their rows are locked, each of them waits again."""
         if lease.failing:
-            if self._failing_beats >= MAX_FAILING_BEATS:
+            if len(self._failing) >= MAX_FAILING_BEATS:
                 self._due.add(clock() + RETRY_SECONDS, lease)
                 return
-            self._failing_beats += 1
+            self._failing.add(lease)
         if self._idle_threads <= self._ready.qsize() and len(self._beat_threads) < MAX_BEAT_THREADS:
             beater = threading.Thread(target=self._run_beats, name="retrysafe-beat", daemon=True)
             try:
                 beater.start()
             except RuntimeError:  # no thread can be started just now, and the watcher must survive that
                 if not self._beat_threads:
-                    self._failing_beats -= lease.failing
+                    self._failing.discard(lease)
                     self._due.add(clock() + RETRY_SECONDS, lease)
                     return
             else:
@@ -226,11 +228,10 @@ class Heartbeat:
         while True:
             lease = self._next_ready()
             if lease is not None:
-                was_failing = lease.failing
                 self._renew_lease(lease)
-                if was_failing:
+                if self._failing:
                     with self._changed:
-                        self._failing_beats -= 1
+                        self._failing.discard(lease)
                 continue
             with self._changed:
                 if self._ready.empty() or self._stopped:  # no lease was given to this thread since it woke
