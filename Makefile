@@ -78,6 +78,8 @@ proof: setup    ## the long campaigns: more races, more kills, more cuts, ten mi
 	@RETRYSAFE_CLIENT_OPERATIONS=10000 $(PY) -m pytest -n $(N) --dist loadgroup tests/client/test_campaign.py
 	@$(PY) tools/fuzz.py keys --count 10000000
 	@$(PY) tools/fuzz.py webhooks --count 10000000
+	@$(PY) tools/fuzz.py speedups --count 10000000
+	@$(PY) tools/sanitize_speedups.py --count 1000000
 
 proof-quick: setup  ## simulated histories: kept seeds, fresh ones, a sample of ablations; under four minutes
 	@$(PY) -m tests.simulation --quick --jobs $(or $(JOBS),2)
@@ -89,6 +91,10 @@ proof-simulation: setup  ## a million simulated histories, resumable (SEEDS=, FI
 proof-ablations: setup  ## seeds to discovery of each ablation: 20 runs of 20,000 at most, resumable; writes the page (RUNS=, JOBS=)
 	@$(PY) -m tests.simulation.ablations --runs $(or $(RUNS),20) --max 20000 --jobs $(or $(JOBS),2) \
 		--notes .simulation-ablations.json --write
+
+proof-straight: setup  ## straight way against flows: 100,000 exchanges per store, compared (EXCHANGES=, FIRST=, STORES= choose)
+	@RETRYSAFE_STRAIGHT_EXCHANGES=$(or $(EXCHANGES),100000) RETRYSAFE_FIRST_SEED=$(or $(FIRST),0) $(PY) -m pytest \
+		-n $(N) --dist loadgroup -m campaign -rA tests/web/test_both_ways.py $(if $(STORES),-k '$(STORES)')
 
 proof-stores: setup  ## every store: 64 claimers for 2,000 keys, and 200 kills under load (KEYS=, KILLS=, STORES= choose)
 	@RETRYSAFE_HEAT_KEYS=$(or $(KEYS),2000) RETRYSAFE_KILLS=$(or $(KILLS),200) $(PY) -m pytest -n $(N) --dist loadgroup \
@@ -112,4 +118,4 @@ setup-docs:
 setup-demo:
 	@python3 tools/bootstrap.py demo
 
-.PHONY: help demo test coverage check fmt lint type bench bench-quick bench-full bench-page pages pictures docs docs-serve twins soak proof proof-quick proof-simulation proof-ablations proof-stores proof-steady release-check lock setup setup-docs setup-demo
+.PHONY: help demo test coverage check fmt lint type bench bench-quick bench-full bench-page pages pictures docs docs-serve twins soak proof proof-quick proof-simulation proof-ablations proof-straight proof-stores proof-steady release-check lock setup setup-docs setup-demo

@@ -17,10 +17,17 @@ from pathlib import Path
 import retrysafe
 
 COUNTING = frozenset(
-    ("count", "end_execution", "observe_store", "observe_store_error", "count_request", "emit", "emit_grant")
-)
+    (
+        "count", "count_begin", "end_execution", "end_completed", "observe_store", "observe_store_error",
+        "sort_store_times", "count_request", "emit", "emit_grant",
+    )
+)  # fmt: skip
 OWNERS = frozenset(("figures", "_figures", "events", "_events"))
 LABELS = frozenset(("series",))
+COLLECTED = frozenset(("times", "granted", "replayed"))
+"""Lists that figures are appended to."""
+ASKED = frozenset(("_taps", "heard", "max_unsorted_times"))
+"""Asked only by what counts: the whole statement is taken out."""
 FILES = (
     "engine/aperform.py", "engine/perform.py", "engine/guard.py", "engine/safe.py", "transactions/flow.py",
     "operations/flow.py", "operations/run.py", "operations/submission.py",
@@ -45,13 +52,13 @@ class TakeOut(ast.NodeTransformer):
             self.taken += 1
             node.value = ast.Constant(0.0)
             return node
-        if all(is_label(target) for target in node.targets):
+        if all(is_label(target) or getattr(target, "id", "") in COLLECTED for target in node.targets):
             self.taken += 1
             return ast.copy_location(ast.Pass(), node)
         return self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> ast.AST:
-        if isinstance(node.test, ast.BoolOp) and any(is_label_of(each, "_taps") for each in node.test.values):
+        if any(isinstance(each, ast.Attribute) and each.attr in ASKED for each in ast.walk(node.test)):
             self.taken += 1
             return ast.copy_location(ast.Pass(), node)
         return self.generic_visit(node)
@@ -74,11 +81,7 @@ def names_series(node: ast.expr) -> bool:
 
 
 def is_label(node: ast.expr) -> bool:
-    return (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")) in LABELS
-
-
-def is_label_of(node: ast.expr, name: str) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == name
+    return name_in(node) in LABELS
 
 
 def is_census(node: ast.expr) -> bool:
@@ -89,7 +92,13 @@ def name_of(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
+def name_in(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
 def names_counting(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call) and name_of(node) == "append" and isinstance(node.func, ast.Attribute):
+        return name_in(node.func.value) in COLLECTED
     if not isinstance(node, ast.Call) or name_of(node) not in COUNTING:
         return False
     owner = node.func.value if isinstance(node.func, ast.Attribute) else None

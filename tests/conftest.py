@@ -16,6 +16,7 @@ import duckdb
 import psycopg
 import pymysql
 import pytest
+from hypothesis import HealthCheck, settings
 from psycopg import sql
 from pymongo import MongoClient
 
@@ -29,6 +30,10 @@ from tests.opening import Opener, open_migrated, store_url  # noqa: E402
 from tests.servers import mssql, session  # noqa: E402
 from tests.servers.brokers import nats_url, rabbitmq_url  # noqa: E402, F401  (fixtures, for whoever asks)
 from tests.servers.lazy import LABEL  # noqa: E402
+
+# Hypothesis gives each example 200 ms, and refuses data that are slow to draw: a busy machine would decide.
+settings.register_profile("retrysafe", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("retrysafe")
 
 SERVERLESS = ("unit", "typing", "docs", "layers", "client")
 """Folders of tests that never talk to a server: naming only these starts none."""

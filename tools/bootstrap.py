@@ -71,14 +71,27 @@ def make_environment(name: str, folder: Path, *, serves: tuple[str, ...] = (), p
         editable = [part for source in (ROOT, *DISTRIBUTIONS) for part in ("-e", str(source))]
         build = ["--no-deps", "--no-build-isolation", "--python", python, *editable]
         run([str(UV), "pip", "install", "-q", *build], env)
+        say_if_not_compiled(python)
     stamps = [fingerprint(ROOT / "requirements" / f"{each}.lock") for each in {*serves, name}]
     stamp.write_text("\n".join(stamps))
 
 
+def say_if_not_compiled(python: str) -> None:
+    """The C part of retrysafe-speedups is optional. A machine without a compiler runs everything else."""
+    if subprocess.run([python, "-c", "import retrysafe_speedups"], capture_output=True).returncode:
+        print(
+            "NOT BUILT: the C part of retrysafe-speedups needs a C compiler (cc) and Python's headers (python3-dev). "
+            "retrysafe works without it; the tests of that part are skipped, or fail if CI=true.",
+            flush=True,
+        )
+
+
 def fingerprint(lock: Path) -> str:
-    """A hash of everything that an environment is made from: lock file, metadata of our packages, interpreter."""
+    """A hash of everything that an environment is made from: lock file, metadata and C sources of our packages,
+    interpreter."""
     metadata = [(source / "pyproject.toml").read_bytes() for source in (ROOT, *DISTRIBUTIONS)]
-    parts = [lock.read_bytes(), *metadata, sys.version.encode(), str(ROOT).encode()]
+    compiled = [path.read_bytes() for source in DISTRIBUTIONS for path in sorted(source.glob("c/*"))]
+    parts = [lock.read_bytes(), *metadata, *compiled, sys.version.encode(), str(ROOT).encode()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 

@@ -35,8 +35,8 @@ HTTP layer answers with (`status`). The last column leads to a page that says wh
 PROBLEMS = """
 ## Problems
 
-The answers that a client gets, as `application/problem+json`. `type` is `urn:retrysafe:problem:` and the name; `Link`
-leads to the page of the problem. *Same key*: send the same request with the same key again. *New key*: the work was
+The answers that a client gets, as `application/problem+json`. `type` is the address of the problem's page, and so
+is `Link`; it ends in the name. *Same key*: send the same request with the same key again. *New key*: the work was
 certainly not done, so a new key is safe. `Codes(…)` changes the statuses. [Problems](../problems/index.md) has
 them all.
 

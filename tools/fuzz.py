@@ -2,6 +2,7 @@
 
     python tools/fuzz.py keys --count 10000000 [--seed 7]
     python tools/fuzz.py webhooks --count 10000000          that many for each scheme; webhooks-stripe is one of them
+    python tools/fuzz.py speedups --count 1000000           the compiled helper against its definitions
 
 Prints how many inputs were tried, accepted and refused. The first unexpected result ends the run and prints its input.
 """
@@ -20,7 +21,7 @@ sys.path.insert(
     0, str(Path(__file__).resolve().parent.parent)
 )  # a script has only its own folder on the path, not the root
 
-from tools import fuzz_webhooks
+from tools import fuzz_speedups, fuzz_webhooks
 
 from retrysafe.core.keys import MAX_KEY_CHARS, parse_key
 from retrysafe.errors import MalformedKey
@@ -70,8 +71,9 @@ def check_key(text: str) -> bool:
 TARGETS: dict[str, tuple[Callable[[random.Random], Iterator[Any]], Callable[[Any], bool]]] = {
     "keys": (generate_keys, check_key),
     **fuzz_webhooks.TARGETS,
+    **fuzz_speedups.TARGETS,
 }
-GROUPS = {"webhooks": tuple(fuzz_webhooks.TARGETS)}
+GROUPS = {"webhooks": tuple(fuzz_webhooks.TARGETS), "speedups": tuple(fuzz_speedups.TARGETS)}
 
 
 def fuzz(target: str, count: int, seed: int) -> tuple[int, int]:

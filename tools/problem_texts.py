@@ -75,8 +75,8 @@ TEXTS: dict[str, Text] = {
         "Keep transactions short, and lock rows in the same order everywhere.",
     ),
     "not-finished": Text(
-        "An operation stopped after one of its recovery points: a step failed for now, or the process died. Part of "
-        "the work is done.",
+        "An operation stopped after one of its recovery points: a step failed for now, the process died, or the store "
+        "refused to record a step ([`StepNotRecorded`](step-not-recorded.md)). Part of the work is done.",
         SAME_KEY + " Never use a new key: the finished steps would run again.",
         "Usually nothing: the next retry or the worker resumes the operation. If many stay unfinished, check that a "
         "[worker](../howto/worker.md) runs, and look at the last error with `retrysafe keys show`.",
@@ -111,7 +111,10 @@ TEXTS: dict[str, Text] = {
     # Outcomes ---------------------------------------------------------------------------------------
     "outcome-unknown": Text(
         "The process that worked on this key died, or lost the store, inside your handler. Nobody knows whether the "
-        "effect happened. retrysafe does not run it again by itself.",
+        "effect happened. retrysafe does not run it again by itself.\n\n"
+        "A transaction gets this answer, too, if the connection is lost at its commit and the database stays away "
+        "([`CommitUnclear`](commit-unclear.md)). There the database knows the outcome: the next retry replays the "
+        "answer or runs again.",
         "Do not send the request with a new key: it may have happened. Show the user that the state is being checked. "
         "Every retry with the same key is safe, and gets this answer again until an operator has resolved the key. So "
         "retry in minutes, not in seconds.",
@@ -322,9 +325,13 @@ TEXTS: dict[str, Text] = {
         SAME_KEY, "Bring the store back.", "See the page of the subclass.",
     ),
     "store-unavailable": Text(
-        "The store could not be reached, or refused before it did anything. No handler runs without its claim, so "
-        "nothing was done.",
-        SAME_KEY,
+        "The claim could not be made: the store could not be reached, or it refused. No handler runs without its "
+        "claim, so this request was not carried out. An earlier request with the same key may have been: only the "
+        "store knows, and it cannot be asked. That is why `safe_new_key` is no.\n\n"
+        "If the store goes away later, while or after the handler runs, the answer is another one: "
+        "[`outcome-unrecorded`](outcome-unrecorded.md) for a handler, [`not-finished`](not-finished.md) for an "
+        "operation.",
+        SAME_KEY + " Do not make a new key, unless you know that this key was never sent before.",
         "Bring the store back; claims are accepted again within about two seconds. Run `retrysafe doctor URL`. Look at "
         "connection limits and pool sizes.",
         "Give the store redundancy, and a pool as large as the number of requests that claim at once.",
@@ -339,6 +346,23 @@ TEXTS: dict[str, Text] = {
         "operation may have been carried out.",
         SAME_KEY, "Bring the store back. Keys that lapse meanwhile may need to be resolved.",
         "Give the store redundancy.",
+    ),
+    "commit-unclear": Text(
+        "The connection was lost at the commit of a [transaction](../howto/transactions.md), and the database could "
+        "not be asked afterwards. The work may have been committed. Over HTTP the answer is "
+        "[`outcome-unknown`](outcome-unknown.md).",
+        "Send the same request with the same key again. The database knows the outcome: the retry gets the stored "
+        "answer, or the work runs.",
+        "Bring the database back. There is nothing to resolve by hand.",
+        "Give the database redundancy.",
+    ),
+    "step-not-recorded": Text(
+        "An operation ran a step, and the store refused to record it, for example because the journal is too large for "
+        "DynamoDB. Earlier recovery points stand. Over HTTP the answer is [`not-finished`](not-finished.md).",
+        SAME_KEY + " Never use a new key: the finished steps would run again.",
+        "Read the reason in the log, and mend it: the next attempt sends the same step again, with the same key for "
+        "the other system.",
+        "Use an operation with fewer steps, or steps that return less.",
     ),
     "schema-missing": Text(
         "The tables do not exist, or they lack a column that this release needs.",

@@ -83,6 +83,17 @@ def list_metadata_problems(wheel: Path, sdist: Path) -> Iterator[str]:
             yield f"{name} is not in {sdist.name}"
 
 
+def list_compiled_problems(source: Path, wheel: Path) -> Iterator[str]:
+    """A C part is optional where it is built. The wheel of a release has it, and fits every Python from 3.11 on."""
+    if not (source / "c").is_dir():
+        return
+    with zipfile.ZipFile(wheel) as archive:
+        if not any(".abi3." in name for name in archive.namelist()):
+            yield f"{wheel.name} has no C part: build it on a machine with a C compiler and Python's headers"
+    if "-cp311-abi3-" not in wheel.name:
+        yield f"{wheel.name} is not tagged cp311-abi3: it would fit one Python only"
+
+
 def read_metadata(wheel: Path) -> Message:
     with zipfile.ZipFile(wheel) as archive:
         text = archive.read(next(name for name in archive.namelist() if name.endswith("METADATA"))).decode()
@@ -120,6 +131,7 @@ def main() -> int:
         for source in DISTRIBUTIONS:
             other_wheel, other_sdist = build(builder, source, folder / source.name)
             problems += list_metadata_problems(other_wheel, other_sdist)
+            problems += list_compiled_problems(source, other_wheel)
             others.append(other_wheel)
         pythons = find_pythons(versions)
         problems += [

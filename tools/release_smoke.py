@@ -28,6 +28,7 @@ MODULES = {
     "httpx": ["retrysafe.client.httpx"],
     "requests": ["retrysafe.client.requests"],
     "testing": ["retrysafe.testing.contract"],
+    "retrysafe_speedups": ["retrysafe_speedups._speedups"],
     "retrysafe_mssql": ["retrysafe_mssql.store", "retrysafe_mssql.on_pymssql"],
 }
 

@@ -39,6 +39,8 @@
         │   ├── StoreUnavailable   it could not be reached, or said no; nothing was done
         │   │   └── StoreUnreachable  no connection could be made: new claims are refused at once meanwhile
         │   └── StoreUnclear       it went silent after the request was sent: maybe it was done
+        │       └── CommitUnclear  so at the commit of a transaction: the work may have been done
+        ├── StepNotRecorded        an operation ran a step, and the store refused to write that down
         ├── SchemaMissing          its tables are not there or too old
         ├── SchemaRefused          a table is lost, or the schema is too new: somebody has to decide
         └── CorruptRecord          what it holds cannot be read
@@ -448,6 +450,21 @@ class StoreUnclear(StoreOutage):
     """
 
     anchor = "store-unclear"
+
+
+class CommitUnclear(StoreUnclear):
+    """The connection was lost at the commit of a transaction, and the database stayed away: the user's work may have
+    been committed. Any other StoreUnclear is about a claim, and no work has begun."""
+
+    anchor = "commit-unclear"
+
+
+class StepNotRecorded(StoreError):
+    """An operation ran a step, and the store refused to write that down. The next attempt goes on from the recovery
+    point before it."""
+
+    retryable = True
+    anchor = "step-not-recorded"
 
 
 class SchemaMissing(StoreError):

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -226,17 +226,31 @@ def see_the_demo(terminal: Terminal) -> None:
     install, demo, pay, parcels, resend, _ = [command for command in commands if command not in in_a_clone]
     terminal.run(install, f"{demo} --port 8000 &")
     url = f"http://127.0.0.1:{terminal.ports['8000']}"
-    until(lambda: httpx.get(f"{url}/provider/charges").status_code == 200, PATIENCE, "the demo")
-    first, again = (terminal.run(pay) for _ in range(2))
-    assert "201 Created" in first
-    assert "idempotent-replayed: true" in again
-    assert len(httpx.get(f"{url}/provider/charges").json()) == 1
-    assert "Play all" in httpx.get(url).text
+    pay_until_it_is_paid(terminal, pay)
+    assert "idempotent-replayed: true" in terminal.run(pay)
+    assert len(read_json(f"{url}/provider/charges")) == 1
+    assert "Play all" in httpx.get(url, timeout=PATIENCE).text
     until(lambda: "order" in terminal.run(parcels), PATIENCE, "the first webhook")
     shipped = terminal.run(parcels)
     assert '"resent":1' in terminal.run(resend)
-    until(lambda: httpx.get(f"{url}/provider/events").json()[0]["tries"] == 2, PATIENCE, "the second webhook")
+    until(lambda: read_json(f"{url}/provider/events")[0]["tries"] >= 2, PATIENCE, "the second webhook")
     assert terminal.run(parcels) == shipped
+
+
+def pay_until_it_is_paid(terminal: Terminal, pay: str) -> None:
+    """On a busy machine the provider may answer too late. The client gets a 5xx, and sends the same key again."""
+    printed: list[str] = []
+
+    def is_paid() -> bool:
+        printed.append(terminal.run(pay))
+        assert "idempotent-replayed" not in printed[-1]
+        return "201 Created" in printed[-1]
+
+    until(is_paid, PATIENCE, "a payment")
+
+
+def read_json(url: str) -> Any:
+    return httpx.get(url, timeout=PATIENCE).json()
 
 
 def protect_an_api(terminal: Terminal) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from tests.servers.base import ServerUnavailable
 from tests.servers.chromium import find_chromium
@@ -49,6 +49,7 @@ def browser() -> Iterator[Browser]:
         chromium = find_chromium()
     except ServerUnavailable as error:
         missing(f"no browser: {error}")
+    expect.set_options(timeout=ACTION_SECONDS * 1000)  # its own is five seconds
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(
             executable_path=chromium.path,

@@ -1,4 +1,5 @@
-"""A Django project with the middlewares that `startproject` writes, and the console below /ops/ and in the admin site.
+"""A Django project with the middlewares that `startproject` writes, and the console below /ops/ and in the admin site;
+below /look/ it is read-only.
 It is served by gunicorn or uvicorn, as a process of its own."""
 
 from __future__ import annotations
@@ -57,7 +58,11 @@ from retrysafe.web.django import conf
 
 add_console(admin.site, actions=True)
 console = Console(conf.safe(), authenticate=find_staff, actions=True, login_url="/admin/login/?next=/ops/")
-urlpatterns = [path("admin/", admin.site.urls), path("ops/", include(build_urls(console)))]
+reading = Console(conf.safe(), authenticate=find_staff)
+urlpatterns = [
+    path("admin/", admin.site.urls), path("ops/", include(build_urls(console))),
+    path("look/", include(build_urls(reading))),
+]
 """
 
 SERVED = """
@@ -79,6 +84,7 @@ conf.safe().migrate()
 from django.contrib.auth.models import User
 User.objects.create_superuser("boss", password="secret")
 User.objects.create_user("helper", password="secret", is_staff=True)
+User.objects.create_user("guest", password="secret")
 """
 
 COMMANDS = {
@@ -93,7 +99,7 @@ def serve_django(folder: Path, server: str) -> Iterator[str]:
     """The address of the project. Its keys are in `keys.db` of the folder."""
     for name, text in (("settings", PROJECT), ("urls", URLS), ("served", SERVED)):
         (folder / f"site_{name}.py").write_text(text)
-    env = {**os.environ, "PYTHONPATH": str(folder)}
+    env = {**os.environ, "PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}
     subprocess.run([sys.executable, "-c", PREPARE], cwd=folder, env=env, check=True, timeout=120)
     port = free_port()
     command = [each.format(port=port) for each in COMMANDS[server]]

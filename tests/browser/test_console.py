@@ -349,7 +349,21 @@ def look_at(page: Page, name: str) -> list[str]:
         found += [f"{name}, {size['width']} {scheme}: {each}" for each in run_axe(page)]
         wide = page.evaluate("() => document.documentElement.scrollWidth")
         found += [f"{name}: {wide} pixels wide"] if wide > size["width"] else []
+        found += [f"{name}, {size['width']}: {each}" for each in page.evaluate(FIND_UNREADABLE)]
     return found
+
+
+FIND_UNREADABLE = """() => {
+    const words = [...document.querySelectorAll(".chip")].filter(each => !/\\s/.test(each.textContent.trim()));
+    const broken = words.filter(each => each.getBoundingClientRect().height > 30);
+    const small = [...document.querySelectorAll("svg text")].filter(each => {
+        const height = each.getBoundingClientRect().height;
+        return height > 0 && height < 12;
+    });
+    return [...broken.map(each => `a word in two lines: ${each.textContent}`),
+            ...small.map(each => `too small to read: ${each.textContent}`)];
+}"""
+"""A state whose word is broken, and letters of a diagram that are less than about ten pixels high."""
 
 
 def test_a_key_is_resolved_by_keyboard_alone(browser: Browser, world: World, full: Served) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,9 +19,13 @@ from tests.demo_process import running_demo
 from tests.opening import store_url
 
 STORY_SECONDS = 240.0
-"""The story takes about twenty seconds at eight times the speed, on a machine that does nothing else."""
+"""The story takes thirty seconds on a machine that does nothing else."""
+CHOREOGRAPHY_SECONDS = 28.5
+"""What the story waits for on purpose. The rest of the thirty seconds is for the machine."""
 STORE_NAMES = {"postgres": "PostgreSQL", "redis": "Redis"}
 PICTURES = os.environ.get("RETRYSAFE_PICTURES", "")
+LAST_IN_PICTURE = {"desktop": ".results", "phone": ".scenes"}
+"""A picture ends below this, so that nothing is cut in two."""
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +39,29 @@ def play(page: Page, seconds: float = STORY_SECONDS) -> None:
     page.get_by_role("button", name="Play all").click()
     expect(page.get_by_role("button", name="Stop")).to_be_visible()
     expect(page.get_by_role("button", name="Play all")).to_be_visible(timeout=seconds * 1000)
+
+
+def measure_choreography(page: Page) -> float:
+    """Seconds that the story waited on purpose: for the reader, between clicks, for the provider, for an answer that is
+    lost, for the lease. A busy machine does not make this longer: it takes from the reader's time."""
+    waits: list[list[Any]] = page.evaluate(
+        """() => performance.getEntriesByType("measure").map((one) => [one.name, one.startTime, one.duration])"""
+    )
+    chosen = ("reading", "between clicks", "the provider", "patience", "after silence")
+    spans = sorted((start, start + took) for name, start, took in waits if name.removeprefix("wait: ") in chosen)
+    total, end = 0.0, 0.0
+    for start, stop in spans:
+        total += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    (lease,) = set(re.findall(r"lease=(\d+)", page.inner_text("#source")))
+    first_busy = 1.0  # `Retry-After` of the clicks that came too early
+    return total / 1000 + int(lease) + first_busy
+
+
+def stood_still(page: Page) -> bool:
+    """True if a charge did not fit into its two seconds. The page then sends it again, which without a key is one
+    charge more than the story tells. Such a story is not judged, but played again."""
+    return "server: answers 5" in (page.locator("#log").text_content() or "")
 
 
 def expect_numbers(page: Page, clicks: str, charges: str) -> None:
@@ -64,13 +93,19 @@ def fits(page: Page) -> bool:
 
 
 @pytest.mark.store("sqlite")
-def test_the_whole_story(open_page: OpenPage, demo: str) -> None:
-    before = len(list_orders(demo))
-    page = open_page(demo)
-    page.select_option("#speed", "8")
-    expect(page.locator("#pid")).to_have_text(re.compile(r"^\d+$"))
-    first_pid = page.inner_text("#pid")
-    play(page)
+def test_the_whole_story_at_normal_speed(open_page: OpenPage, demo: str) -> None:
+    for _ in range(3):
+        before = len(list_orders(demo))
+        page = open_page(demo)
+        expect(page.locator("#pid")).to_have_text(re.compile(r"^\d+$"))
+        first_pid = page.inner_text("#pid")
+        began = time.monotonic()
+        play(page)
+        choreography = measure_choreography(page)
+        print(f"the story took {time.monotonic() - began:.1f} s, {choreography:.1f} s of it on purpose")
+        assert choreography <= CHOREOGRAPHY_SECONDS
+        if not stood_still(page):
+            break
 
     assert read_results(page) == [
         ["Five clicks", "1", "5"],
@@ -188,10 +223,14 @@ def test_pictures(open_page: OpenPage, demo: str) -> None:
     folder = Path(PICTURES)
     folder.mkdir(parents=True, exist_ok=True)
     page.evaluate("document.activeElement.blur()")
-    for size, (width, _) in SIZES.items():
-        page.set_viewport_size({"width": width, "height": 880 if size == "desktop" else 1060})
+    for size, (width, height) in SIZES.items():
+        page.set_viewport_size({"width": width, "height": height})
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
             page.evaluate("scrollTo(0, 0)")
             page.wait_for_function("() => document.querySelector('#lanes').childElementCount > 10")
-            page.screenshot(path=folder / f"demo-{size}-{scheme}.png")
+            assert list_cut_labels(page) == []
+            last = page.locator(LAST_IN_PICTURE[size]).bounding_box()
+            assert last is not None
+            clip = {"x": 0, "y": 0, "width": width, "height": last["y"] + last["height"] + 8}
+            page.screenshot(path=folder / f"demo-{size}-{scheme}.png", clip=clip, full_page=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -191,8 +192,41 @@ def test_completion_knows_every_command(capsys: pytest.CaptureFixture[str]) -> N
     asked = "COMP_WORDS=(retrysafe keys resolve --bec); COMP_CWORD=3; _retrysafe; echo ${COMPREPLY[@]}"
     done = subprocess.run(["bash", "-c", f"{script}\n{asked}"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "--because"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("retrysafe keys resolve --bec", "--because"),
+        ("retrysafe --json keys rel", "release"),
+        ("retrysafe operat", "operations"),
+        ("retrysafe keys list --sta", "--state"),
+    ],
+)
+@pytest.mark.parametrize("autoloaded", [True, False])
+def test_completion_in_zsh(
+    line: str, expected: str, autoloaded: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a real zsh, from a folder of $fpath and by eval. Only what its line editor sets is given by hand."""
     assert main(["completion", "zsh"]) == 0
-    assert capsys.readouterr().out.startswith("#compdef retrysafe")
+    script = capsys.readouterr().out
+    assert script.startswith("#compdef retrysafe\n")
+    zsh = shutil.which("zsh")
+    if zsh is None:
+        pytest.skip("no zsh here")
+    (tmp_path / "_retrysafe").write_text(script)
+    load = "autoload -Uz _retrysafe" if autoloaded else f"source {tmp_path}/_retrysafe"
+    asked = f"""
+        fpath=({tmp_path} $fpath)
+        compdef() {{ : }}
+        compadd() {{ shift; print -l -- $@ }}
+        {load}
+        words=({line}); CURRENT=$#words
+        _retrysafe
+    """
+    done = subprocess.run([zsh, "-f", "-c", asked], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stderr == ""
+    assert expected in done.stdout.split()
 
 
 def test_help_imports_little_of_ours() -> None:

@@ -246,3 +246,71 @@ def test_a_run_that_a_bounded_search_did_not_find_is_asked_for_by_id(
     monkeypatch.setattr(record_search, "MAX_EXAMINED_RECORDS", 20)
     with pytest.raises(UsageError, match="give its id"):
         operations.find_run(safe, "no-such-run")
+
+
+# Where the store finds keys -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def duck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    """Each page of DuckDB is a look at the whole table, so it is asked for the key itself."""
+    pytest.importorskip("duckdb")
+    monkeypatch.setattr(record_search, "PAGE_RECORDS", 10)
+    watched = Watched(f"duckdb:///{tmp_path}/keys.duckdb")
+    watched.migrate()
+    watched.execute_many([born(f"key-{number}") for number in range(CROWD)])
+    watched.op_types.clear()
+    monkeypatch.setattr(session, "open_store", lambda given: watched)
+    yield watched
+    watched.close()
+
+
+@pytest.fixture
+def show_duck(duck: Watched, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def call(*words: str, verb: str = "show") -> tuple[int, str, str]:
+        code = main(["keys", verb, f"duckdb:///{tmp_path}/keys.duckdb", *words])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.mark.store("duckdb")
+def test_a_key_without_its_scope_is_one_list_where_the_store_finds_keys(show_duck: Any, duck: Watched) -> None:
+    duck.execute_many([born("shared", scope=f"tenant-{number}") for number in range(25)])
+    duck.pages.clear()
+    code, out, _ = show_duck("shared", "--examine", "20")
+    assert code == 0
+    assert sorted(line.split()[1] for line in out.splitlines() if line.startswith("scope")) == sorted(
+        f"tenant-{number}" for number in range(25)
+    )
+    assert duck.pages == [10, 10, 5], "no record of another key is read"
+
+
+@pytest.mark.store("duckdb")
+def test_filters_count_where_the_store_finds_keys(show_duck: Any, duck: Watched) -> None:
+    duck.execute_many([born("k", namespace="billing"), born("k", kind="job"), born("k", scope="other")])
+    assert show_duck("k", "--namespace", "billing")[1].count("billing") == 1
+    assert show_duck("k", "--kind", "job")[1].count("tenant") == 1
+    assert show_duck("k")[1].count("scope") == 3
+
+
+@pytest.mark.store("duckdb")
+def test_a_key_that_is_nowhere_is_found_out_at_once_with_what_was_meant(show_duck: Any, duck: Watched) -> None:
+    duck.execute_many([born("charge:{7}")])
+    duck.pages.clear()
+    code, _, err = show_duck("charge:7")
+    assert code == 3
+    assert "did you mean 'charge:{7}'?" in err
+    assert sum(duck.pages) <= 3
+    assert show_duck("no-such-key")[0] == 3
+
+
+@pytest.mark.store("duckdb")
+def test_an_action_sees_every_key_that_the_text_can_mean(show_duck: Any, duck: Watched) -> None:
+    """The first digits of one record's id are another client's key: the command refuses to guess."""
+    digits = record_id("http", "default", "tenant", "key-9").hex()[:12]
+    duck.execute_many([born(digits, scope="mallory")])
+    code, _, err = show_duck(digits, "--because", "x", verb="release")
+    assert (code, "names 2 keys" in err) == (2, True)
+    assert show_duck(digits, "--id", "--owner-is-dead", "--because", "x", verb="release")[0] == 1, "a guard: resolve it"

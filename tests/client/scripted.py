@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from retrysafe.web.problems import build_page_address
 from tests.servers.ports import free_port
 
 
@@ -47,7 +48,7 @@ class Got(NamedTuple):
 
 
 def problem(status: int, kind: str, same: bool, new: bool, **headers: str) -> Reply:
-    body = {"type": f"urn:retrysafe:problem:{kind}", "status": status, "retry_same_key": same, "safe_new_key": new}
+    body = {"type": build_page_address(kind), "status": status, "retry_same_key": same, "safe_new_key": new}
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Reply(status, {"content-type": "application/problem+json", **named}, json.dumps(body).encode())
 

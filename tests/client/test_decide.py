@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrysafe.client import RetriesError
+from retrysafe.client import RetriesError, problem_name
 from retrysafe.client.decide import (
     AnsweredAttempt,
     AttemptState,
@@ -60,9 +60,24 @@ def test_a_replay_is_the_last_word_whatever_it_says(status: int) -> None:
     assert found.settled
 
 
+FORMS = ("urn:retrysafe:problem:", "https://retrysafe.readthedocs.io/problems/", "https://docs.example.com/p/", "/p/")
+"""Where the name of a problem may stand: behind the older form, and at any address of the pages."""
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("end", ["", "/"])
+def test_the_name_of_a_problem_is_read_from_every_form_of_its_type(form: str, end: str) -> None:
+    assert problem_name(f"{form}mismatch{end}") == "mismatch"
+
+
+def test_other_types_have_a_name_too() -> None:
+    assert (problem_name("about:blank"), problem_name(""), problem_name("/")) == ("about:blank", "", "")
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("status", [400, 409, 422, 500])
-def test_a_mismatch_is_never_retried_and_never_gets_a_new_key(status: int) -> None:
-    found = verdict(answer(status, build_problem(False, True, "urn:retrysafe:problem:mismatch")))
+def test_a_mismatch_is_never_retried_and_never_gets_a_new_key(status: int, form: str) -> None:
+    found = verdict(answer(status, build_problem(False, True, f"{form}mismatch/")))
     assert isinstance(found, FinishVerdict)
 
 

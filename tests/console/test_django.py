@@ -147,7 +147,7 @@ assert safe.store.execute(Lookup(record.id)).record == record
 @pytest.mark.parametrize("story", STORIES)
 def test_in_a_django_project(tmp_path: Path, story: str) -> None:
     (tmp_path / "project.py").write_text(PROJECT + STORIES[story])
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(
         [sys.executable, "-W", "error", "project.py"],
         cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False,

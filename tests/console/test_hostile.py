@@ -133,6 +133,22 @@ def test_jobs_and_requests_of_developers_are_text(tmp_path: Any) -> None:
                 assert "hacked" not in str(attrs.get("hx-get", ""))
 
 
+def test_the_diagram_of_an_operation_is_text() -> None:
+    """The one value that is markup already. Names of operations come from code, and code takes them from anywhere."""
+    shapes = set()
+    for text in (TAME, *HOSTILE[:100]):
+        with RetrySafe("memory://") as safe:
+            operation = safe.operation(text.replace("@", "")[:200] or "x")
+
+            @operation.foreign()
+            def charge(amount: int, *, key: str) -> str:
+                return ""
+
+            page = Markup(Visitor(make_console(safe)).get("/operations").body)
+            shapes.add(tuple(page.shape()))
+    assert len(shapes) == 1
+
+
 def test_there_are_a_thousand_of_them(hostile: Any) -> None:
     safe = hostile[0]
     seen, cursor = 0, ""

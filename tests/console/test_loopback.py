@@ -21,6 +21,7 @@ from retrysafe.console.console import Console
 from retrysafe.console.loopback import LoopbackApp, OneTimeLogin
 from retrysafe.console.request_log import FILE_NAME, LogFile, SeenRequest
 from retrysafe.testing.builders import claim
+from tests.servers.ports import free_port
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "cli.schema.json"
 
@@ -127,6 +128,19 @@ def test_one_link_opens_one_browser_and_one_console() -> None:
 def test_what_cannot_be_served_is_said(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["console", *words]) != 0
     assert "retrysafe: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["postgresql://nobody@127.0.0.1:{port}/shop", "redis://127.0.0.1:{port}/0"])
+def test_a_store_that_does_not_answer_is_said_at_the_start(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The link was printed, and every page behind it answered 503: a newcomer looked there for a wrong port."""
+    assert main(["console", url.format(port=free_port()), "--port", "0"]) == 5
+    told = capsys.readouterr()
+    assert (told.out, "retrysafe: " in told.err) == ("", True)
+
+
+def test_a_database_without_tables_is_said_at_the_start(postgres_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["console", f"{postgres_url}?table=not_there", "--port", "0"]) == 5
+    assert "retrysafe migrate" in capsys.readouterr().err
 
 
 def test_without_jinja_it_says_which_extra(tmp_path: Path) -> None:

@@ -94,6 +94,12 @@ def test_pages_go_on_where_the_last_one_ended(safe: RetrySafe, monkeypatch: pyte
     assert pages >= 3
 
 
+def test_an_empty_store_has_nothing_to_examine(safe: RetrySafe) -> None:
+    """It said "1 examined", to somebody who looked at it for the first time."""
+    for path in ("/keys", "/keys?state=uncertain"):
+        assert "0 shown, 0 examined." in text_of(Visitor(make_console(safe)).get(path))
+
+
 def test_a_page_reads_a_bounded_number_of_records(safe: RetrySafe, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys_page, "EXAMINED_ROWS", 100)
     safe.store.execute_many([claim(f"k{number}", now=None) for number in range(400)])
@@ -208,13 +214,22 @@ def test_audit_rows_are_shown_newest_first(world: World) -> None:
 
 
 def test_a_fragment_has_an_etag_and_no_nonce(world: World, visitor: Visitor) -> None:
-    for path in ("/keys", f"/keys/{world.uncertain.id.hex()}", "/outbox", "/operations", "/doctor"):
+    for path in ("/keys", f"/keys/{world.uncertain.id.hex()}", "/operations", "/doctor"):
         first = visitor.get(path, hx_request="true")
         assert first.status == 200
         assert b"<html" not in first.body
         assert b"nonce" not in first.body
         again = visitor.get(path, hx_request="true", if_none_match=first.header("etag"))
         assert (again.status, again.body) == (304, b""), path
+
+
+def test_a_fragment_that_shows_ages_changes_with_them(world: World, visitor: Visitor) -> None:
+    """The same tag is the same page, and nothing is sent again. A second later the oldest job may be older."""
+    for path in ("/outbox", "/"):
+        first = visitor.get(path, hx_request="true")
+        again = visitor.get(path, hx_request="true", if_none_match=first.header("etag"))
+        same = again.header("etag") == first.header("etag")
+        assert (again.status, again.body == b"") == ((304, True) if same else (200, False)), path
 
 
 def test_pages_link_below_their_mount(world: World) -> None:

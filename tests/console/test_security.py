@@ -169,6 +169,12 @@ def test_an_object_without_a_sync_store_is_refused() -> None:
         make_console(safe)
 
 
+STRICT = (
+    "default-src 'none'", "form-action 'self'", "base-uri 'none'", "frame-ancestors 'none'", "connect-src 'self'",
+    "require-trusted-types-for 'script'", "trusted-types htmx",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("route", PAGES, ids=lambda route: route.pattern)
 def test_every_answer_has_the_headers_of_a_strict_page(world: World, route: Any) -> None:
     response = Visitor(make_console(world.safe)).get(address(route.pattern, world))
@@ -179,6 +185,7 @@ def test_every_answer_has_the_headers_of_a_strict_page(world: World, route: Any)
         policy = response.header("content-security-policy")
         assert policy.startswith("default-src 'none'; script-src 'nonce-")
         assert "unsafe" not in policy
+        assert set(STRICT) <= set(policy.split("; "))
         nonce = re.search(r"nonce-([\w-]+)'", policy)
         assert nonce is not None
         assert response.body.count(f'nonce="{nonce[1]}"'.encode()) == 4, (

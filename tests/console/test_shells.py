@@ -142,6 +142,19 @@ def test_a_length_that_is_no_number_is_refused(console: Console) -> None:
     assert seen == ["400 Bad Request"]
 
 
+def test_a_body_that_the_server_cannot_read_is_refused(console: Console) -> None:
+    """It was a failure of the application: a server says by an error of its own that the client went away."""
+
+    class Broken:
+        def read(self, size: int) -> bytes:
+            raise RuntimeError("invalid chunk")
+
+    environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/bulk", "CONTENT_LENGTH": "5", "wsgi.input": Broken()}
+    told: list[str] = []
+    console.wsgi(environ, lambda status, headers: told.append(status))
+    assert told == ["400 Bad Request"]
+
+
 def test_a_console_closes_nothing_of_the_application(tmp_path: Path) -> None:
     with RetrySafe(f"sqlite:///{tmp_path}/x.db") as safe:
         safe.migrate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -15,7 +16,15 @@ import pytest
 import yaml
 from tools.errors_page import find_all_errors, find_all_problems
 
-from retrysafe.web.problems import DOCS_URL, TYPE_PREFIX, Codes, build_problem_response
+from retrysafe.errors import UsageError
+from retrysafe.web.problems import (
+    DOCS_URL,
+    Codes,
+    Problem,
+    build_page_address,
+    build_problem_response,
+    read_type_form,
+)
 from tests.built_site import build_site
 
 pytestmark = pytest.mark.xdist_group("site")  # one process builds it, once
@@ -134,13 +143,35 @@ def test_the_address_of_problems_is_that_of_the_site() -> None:
     assert SETTINGS["site_url"] + "problems" == DOCS_URL
 
 
+@pytest.mark.parametrize("base", [DOCS_URL, "https://docs.example.com/copy/problems"], ids=["default", "copy"])
 @pytest.mark.parametrize("problem", find_all_problems(), ids=lambda one: one.anchor)
-def test_the_type_and_the_link_of_an_answer_lead_to_its_page(problem, site: Path) -> None:  # type: ignore[no-untyped-def]
-    response = build_problem_response(problem, Codes())
-    link = re.fullmatch(r'<(.+)>; rel="describedby"', dict(response.headers)["link"])
-    assert link is not None
-    page = site / link[1].removeprefix(SETTINGS["site_url"]) / "index.html"
-    assert f"{TYPE_PREFIX}{problem.anchor}" in page.read_text()
+def test_the_type_and_the_link_of_an_answer_resolve_to_its_page(problem: Problem, base: str, site: Path) -> None:
+    response = build_problem_response(problem, Codes(), base)
+    type_uri = json.loads(response.body)["type"]
+    assert dict(response.headers)["link"] == f'<{type_uri}>; rel="describedby"'
+    published_at = base.removesuffix("problems")
+    assert type_uri.startswith(published_at)
+    page = (site / type_uri.removeprefix(published_at) / "index.html").read_text()
+    assert f"{problem.anchor}: {problem.title}" in page
+    assert build_page_address(problem.anchor) in page
+
+
+@pytest.mark.parametrize(("value", "form"), [("", "address"), ("address", "address"), ("urn", "urn")])
+def test_the_form_of_types_is_a_setting(value: str, form: str) -> None:
+    assert read_type_form(value) == form
+
+
+def test_a_form_that_is_not_known_is_refused() -> None:
+    with pytest.raises(UsageError, match="RETRYSAFE_PROBLEM_TYPES='URN': give 'address'"):
+        read_type_form("URN")
+
+
+def test_an_api_whose_clients_compare_the_urn_can_keep_it() -> None:
+    code = "from retrysafe.webhooks.replies import wrong_method_response as it; print(it().body.decode(), it().headers)"
+    environment = {**os.environ, "RETRYSAFE_PROBLEM_TYPES": "urn"}
+    printed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert '"type": "urn:retrysafe:problem:verification"' in printed.stdout
+    assert f"<{DOCS_URL}/verification/>" in printed.stdout
 
 
 def test_every_error_has_a_page(site: Path) -> None:

@@ -16,13 +16,13 @@ from psycopg_pool import ConnectionPool
 
 from retrysafe import RetrySafe
 from retrysafe.core.ops import Claim
-from retrysafe.errors import StoreOutage, StoreUnavailable, StoreUnreachable
+from retrysafe.errors import StoreOutage, StoreUnavailable, StoreUnclear, StoreUnreachable
 from retrysafe.stores.postgres.sync import PostgresStore
 from retrysafe.stores.redis import RedisStore
 from retrysafe.stores.wrappers import AsyncStoreWrapper, StoreWrapper
 from retrysafe.testing import LoopThread
 from retrysafe.testing.builders import claim
-from tests.opening import COLOURS, unique, with_option
+from tests.opening import COLOURS, Do, open_do, open_migrated, unique, with_option
 from tests.servers import PostgresServer, ValkeyServer
 from tests.servers.base import Server
 from tests.servers.valkey import ValkeyCluster
@@ -147,6 +147,35 @@ def test_killed_and_back(down: Down, store: str, colour: str, capsys: pytest.Cap
             f"\n{store} {colour}: found out after {found_out:.2f} s, then {CLAIMS} claims refused in {refused:.3f} s;"
         )
         print(f"let in again {back:.2f} s after it was back")
+
+
+@pytest.mark.store("postgres")
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_pool_finds_the_server_after_a_long_outage(
+    postgres_url: str, colour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """psycopg's pool waits twice as long after each failure, up to five minutes, and callers do not make it hurry. Here
+    it waits for ever after the second failure: the calls themselves must find the server."""
+    monkeypatch.setattr("psycopg_pool.base.AttemptWithBackoff.DELAY_BACKOFF", 1_000_000.0)
+    server = PostgresServer().start()
+    try:
+        open_migrated(server.url, "sync").close()
+        do = open_do(f"{server.url}?pool_timeout=1", colour)
+        until(lambda: is_granted(do), 120, "a first claim")
+        server.kill()
+        for _ in range(4):  # with the third, the pool has failed twice for one of its connections
+            assert not is_granted(do)
+        server.resume()
+        until(lambda: is_granted(do), 120, "a claim of the server that is back")
+        do.close()
+    finally:
+        server.stop()
+
+
+def is_granted(do: Do) -> bool:
+    with suppress(StoreOutage, StoreUnclear):
+        return bool(do(claim(unique(), now=None)).granted)
+    return False
 
 
 async def test_a_task_that_probes_ends_with_its_loop(redis_url: str) -> None:

@@ -147,6 +147,7 @@ MAY: dict[str, tuple[str, ...]] = {
 
 # A driver only inside its store and the file that joins its connections, a framework only inside its adapter.
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
+    "retrysafe_speedups": ("core/speedups.py",),  # our own, optional, in C (distributions/retrysafe-speedups)
     "sqlite3": (
         "stores/sqlite/",
         "transactions/on_sqlite3.py",

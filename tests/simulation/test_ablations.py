@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.ablations import ABLATIONS, Ablation, find_seed, table
-from tests.simulation.ablations.table import PAGE, UNFINISHED, format_what_broke, main, read_rows
+from tests.simulation.ablations.table import COMMIT, PAGE, UNFINISHED, format_what_broke, main, name_commits, read_rows
 
 MAX_SEEDS = 150
 """Most of the ablations below are found within 12 seeds."""
@@ -61,6 +61,13 @@ def test_the_published_table_has_every_ablation_and_no_survivor() -> None:
     assert list(read_rows(page)) == [(each.name, each.rule) for each in ABLATIONS], remedy
     assert page.endswith(format_what_broke()), remedy
     assert "| **survived** |" not in page
+    assert COMMIT.search(page), "the page says of which commit its figures are"
+
+
+def test_a_page_that_gets_what_it_lacks_names_both_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "read_commit_id", lambda: "bbb")
+    assert name_commits("") == "bbb"
+    assert name_commits("of the code at\ncommit `aaa`.") == "aaa`, rows that were added later at `bbb"
 
 
 def test_what_is_published_is_kept_and_what_is_missing_is_searched(

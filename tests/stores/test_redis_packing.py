@@ -9,6 +9,7 @@ from hiredis import pack_command
 
 from retrysafe.core.ops import Claim, Complete, Release, Withdraw
 from retrysafe.core.records import Answer, Fence, Fingerprint
+from retrysafe.stores.redis import compiled
 from retrysafe.stores.redis.commands import CALLS, plan_operation
 from retrysafe.stores.redis.layout import Layout
 from retrysafe.stores.redis.packing import PACKERS, pack_script_run
@@ -41,8 +42,9 @@ OPS = [
 
 @pytest.mark.parametrize("layout", [Layout(), Layout("a:", 256)], ids=["one bucket", "many"])
 @pytest.mark.parametrize("op", OPS, ids=lambda op: type(op).__name__)
-def test_the_bytes_are_the_same(op: Any, layout: Layout) -> None:
-    piece = PACKERS[type(op)](op, layout)
+@pytest.mark.parametrize("packers", [PACKERS, compiled.PACKERS], ids=["definition", "compiled, if it is there"])
+def test_the_bytes_are_the_same(packers: compiled.Packers, op: Any, layout: Layout) -> None:
+    piece = packers[type(op)](op, layout)
     assert pack_script_run(piece[0], [piece]) == pack_command(CALLS[type(op)](op, layout).build_command())
 
 

@@ -9,8 +9,7 @@ from retrysafe.cli import exits
 
 BASH = """# bash completion for retrysafe: eval "$(retrysafe completion bash)"
 _retrysafe() {{
-    local words="" path="${{COMP_WORDS[*]:1:COMP_CWORD-1}}" word
-    local at=""
+    local words="" at="" word
     for word in ${{COMP_WORDS[@]:1:COMP_CWORD-1}}; do
         case "$word" in -*) ;; *) case " {paths} " in *" $at${{at:+/}}$word "*) at="$at${{at:+/}}$word" ;; esac ;; esac
     done
@@ -23,10 +22,22 @@ _retrysafe() {{
 complete -F _retrysafe retrysafe
 """
 
+# Its own text: zsh reads `${x:1:NAME}` as a modifier, and `words` and `path` are arrays of its own there.
 ZSH = """#compdef retrysafe
-# zsh completion for retrysafe: eval "$(retrysafe completion zsh)"
-autoload -U +X bashcompinit && bashcompinit
-{bash}"""
+# zsh completion for retrysafe: _retrysafe in a folder of $fpath, or after compinit eval "$(retrysafe completion zsh)"
+_retrysafe() {{
+    local possible="" at="" word
+    for word in ${{words[2,CURRENT-1]}}; do
+        case "$word" in -*) continue ;; esac
+        case " {paths} " in *" $at${{at:+/}}$word "*) at="$at${{at:+/}}$word" ;; esac
+    done
+    case "$at" in
+{cases}
+    esac
+    compadd -- ${{=possible}} || _files
+}}
+if [[ $funcstack[1] == _retrysafe ]]; then _retrysafe "$@"; else compdef _retrysafe retrysafe; fi
+"""
 
 
 def add_parser(commands: Any) -> None:
@@ -42,8 +53,8 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from retrysafe.cli.main import build_parser
 
-    script = build_bash(list_words(build_parser()))
-    print(script if args.shell == "bash" else ZSH.format(bash=script), end="")
+    words = list_words(build_parser())
+    print(build_bash(words) if args.shell == "bash" else build_zsh(words), end="")
     return exits.DONE
 
 
@@ -62,5 +73,14 @@ def list_words(parser: argparse.ArgumentParser, path: str = "") -> dict[str, lis
 
 
 def build_bash(words: dict[str, list[str]]) -> str:
-    cases = "\n".join(f"        '{path}') words='{' '.join(dict.fromkeys(each))}' ;;" for path, each in words.items())
-    return BASH.format(paths=" ".join(path for path in words if path), cases=cases)
+    return BASH.format(paths=" ".join(path for path in words if path), cases=build_cases(words, "words"))
+
+
+def build_zsh(words: dict[str, list[str]]) -> str:
+    return ZSH.format(paths=" ".join(path for path in words if path), cases=build_cases(words, "possible"))
+
+
+def build_cases(words: dict[str, list[str]], variable: str) -> str:
+    return "\n".join(
+        f"        '{path}') {variable}='{' '.join(dict.fromkeys(each))}' ;;" for path, each in words.items()
+    )

@@ -11,6 +11,7 @@ from retrysafe.cli.session import check_file, find_actor, quiet_drivers, read_ap
 from retrysafe.cli.settings import read_setting, require_url
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import MissingDriver, UsageError
+from retrysafe.operators.session import open_on_safe
 
 DEFAULT_PORT = 8765
 REQUEST_FILE = "retrysafe-requests.jsonl"
@@ -71,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
             request_log=args.requests,
             trace_url=args.trace_url,
         )
+        open_on_safe(safe).read_time()  # a store that does not answer is said here, not on every page
         with open_server(LoopbackApp(console, login), args.port) as server:
             address = f"http://{HOST}:{server.server_port}"
             link = f"{address}{LOGIN_PATH}?token={login.new_token()}"

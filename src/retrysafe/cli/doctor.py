@@ -1,4 +1,4 @@
-"""`retrysafe doctor URL`: check a store's real settings and print the fixes; `module:jobs` checks a job queue."""
+"""`retrysafe doctor URL`: check a store's real settings and print the fixes; `MODULE:JOBS` checks a job queue."""
 
 from __future__ import annotations
 

@@ -261,8 +261,11 @@ def _act_on_all(args: argparse.Namespace, session: Session, action: KeyAction) -
     print_note(
         f"{found.changed} changed, {found.skipped} skipped, {choice.refused} left alone; audit row {found.audit[:32]}"
     )
+    if found.skipped:
+        why = build_command("keys", "why", "ID", namespace=session.namespace)
+        print_note(f"somebody was quicker for {found.skipped}: look what they decided, `{why}`, before you go on")
     output.check()
-    return CHANGED if found.skipped and not found.changed else DONE
+    return CHANGED if found.skipped else DONE
 
 
 def _print_result(args: argparse.Namespace, record: Record, result: str) -> None:

@@ -136,7 +136,7 @@ def run_action(args: argparse.Namespace, action: JobAction) -> int:
         for staged in chosen:
             print_result(args, staged, "changed" if found.done[staged.job.id] else "skipped: it changed underneath")
         print_note(f"{found.changed} changed, {found.skipped} skipped; audit row {found.audit[:32]}")
-    return CHANGED if found.done and not found.changed else DONE
+    return CHANGED if found.skipped else DONE
 
 
 def _go_on() -> None:

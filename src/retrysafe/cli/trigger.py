@@ -20,6 +20,7 @@ from retrysafe.cli.session import make_entry, open_session
 from retrysafe.core.fingerprint import fingerprint_body
 from retrysafe.core.keys import record_id
 from retrysafe.core.ops import Claim
+from retrysafe.core.problem_names import problem_name
 from retrysafe.core.times import DAY_MICROS, SECOND_MICROS
 from retrysafe.errors import UsageError
 from retrysafe.operators.follow_up import build_command
@@ -121,8 +122,8 @@ def read_problem(body: bytes) -> str:
     except (ValueError, RecursionError):
         return ""
     kind = found.get("type") if isinstance(found, dict) else None
-    name = re.split("[:/]", kind.rstrip("/"))[-1] if isinstance(kind, str) else ""
-    return f" {name}" if _PROBLEM_NAME.fullmatch(name) and name != "blank" else ""
+    name = problem_name(kind) if isinstance(kind, str) else ""
+    return f" {name}" if _PROBLEM_NAME.fullmatch(name) else ""
 
 
 def read_header(text: str) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from retrysafe.client.journal import Entry, Journal
 from retrysafe.client.operation import ClientOperation, operation
 from retrysafe.client.settings import Clock, Retries
 from retrysafe.core.deprecation import renamed_names
+from retrysafe.core.problem_names import problem_name
 
 __all__ = [
     "AttemptLog",
@@ -27,6 +28,7 @@ __all__ = [
     "RetriesError",
     "UnrepeatableBody",
     "operation",
+    "problem_name",
     "trail",
 ]
 

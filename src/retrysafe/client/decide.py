@@ -36,6 +36,7 @@ from enum import Enum
 from typing import Any, Literal, NamedTuple
 
 from retrysafe.client.settings import Retries
+from retrysafe.core.problem_names import problem_name
 
 Reach = Literal["unsent", "unclear", "hopeless"]
 """How far a failed attempt got. `unsent`: the server got nothing. `unclear`: it may have got the request. `hopeless`: a
@@ -192,7 +193,7 @@ def classify_problem(status: int, problem: ServerProblem) -> tuple[AttemptClass,
         return (AttemptClass.BUSY if status == 409 else AttemptClass.RETRY), why
     # A mismatch may say that a new key is safe, and that is true. But the caller must learn that one key was used for
     # two requests. Any other 4xx would be the same with a new key.
-    if problem.safe_new_key and status >= 500 and not problem.type.endswith("mismatch"):
+    if problem.safe_new_key and status >= 500 and not problem_name(problem.type).endswith("mismatch"):
         return AttemptClass.ROTATE, f"{why}: nothing happened under this key"
     return AttemptClass.FINAL, f"{why}, and that is final"
 

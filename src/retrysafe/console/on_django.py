@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse  # type: ignore[import-untyped]  # Django ships no types
+from django.core.exceptions import RequestDataTooBig  # type: ignore[import-untyped]  # Django ships no types
+from django.http import HttpRequest, HttpResponse  # type: ignore[import-untyped]
 from django.urls import path, re_path  # type: ignore[import-untyped]
 from django.views.decorators.csrf import csrf_exempt  # type: ignore[import-untyped]
 
@@ -53,11 +54,17 @@ def find_bad_body(request: HttpRequest) -> ConsoleResponse | None:
     """The refusal of a body that is too large, or shorter than its length says."""
     declared = str(request.META.get("CONTENT_LENGTH") or "")
     refusal = find_bad_length(declared)
-    if refusal is None and len(request.body) > MAX_BODY_BYTES:
-        refusal = TOO_LARGE
-    if refusal is None and declared and len(request.body) != int(declared):
-        refusal = CUT_SHORT
-    return refusal
+    if refusal is not None:
+        return refusal
+    try:
+        length = len(request.body)
+    except RequestDataTooBig:  # DATA_UPLOAD_MAX_MEMORY_SIZE
+        return TOO_LARGE
+    except Exception:  # in pieces that end early, or are none; each server has its own errors for that
+        return CUT_SHORT
+    if length > MAX_BODY_BYTES:
+        return TOO_LARGE
+    return CUT_SHORT if declared and length != int(declared) else None
 
 
 def from_django(request: HttpRequest, rest: str) -> ConsoleRequest:

@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl
 from retrysafe.console.asgi import Receive, Scope, Send
 from retrysafe.console.wsgi import Environ, StartResponse, WsgiApp
 from retrysafe.core.fingerprint import media_type
-from retrysafe.web.problems import TYPE_PREFIX
+from retrysafe.core.problem_names import problem_name
 
 FILE_NAME = "retrysafe-requests.jsonl"
 MAX_FILE_BYTES = 1024 * 1024
@@ -190,7 +190,7 @@ def read_problem(content_type: str, body: bytes) -> tuple[str, str]:
     try:
         whole = json.loads(body)
         named = str(whole.get("type") or "")
-        return str(whole.get("title") or named or "problem"), named.removeprefix(TYPE_PREFIX) * (TYPE_PREFIX in named)
+        return str(whole.get("title") or named or "problem"), problem_name(named) * ("retry_same_key" in whole)
     except (ValueError, AttributeError):
         return "problem", ""
 

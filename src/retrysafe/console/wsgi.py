@@ -47,7 +47,10 @@ def read_body(environ: Environ) -> bytes | ConsoleResponse:
     if refusal is not None:
         return refusal
     length = int(declared or 0)
-    body = bytes(environ["wsgi.input"].read(length)) if length else b""
+    try:
+        body = bytes(environ["wsgi.input"].read(length)) if length else b""
+    except Exception:  # the client went away; each server has its own errors for that
+        return CUT_SHORT
     return body if len(body) == length else CUT_SHORT
 
 

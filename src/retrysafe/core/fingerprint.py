@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from retrysafe.core.keys import frame
 from retrysafe.core.records import Fingerprint
+from retrysafe.core.speedups import SPEEDUPS, Speedups
 
 CANONICAL_LIMIT_BYTES = 64 * 1024
 """Above this a body is hashed raw: parsing blocks the event loop for milliseconds per megabyte."""
@@ -109,6 +110,20 @@ def canonicalize_json(body: bytes, content_type: str = "") -> bytes:
     if end != len(text):
         raise ValueError("something follows the JSON value")
     return "".join(_write(found, 0)).encode()
+
+
+def build_json_canonicalizer(speedups: Speedups | None) -> Callable[[bytes, str], bytes]:
+    """`canonicalize_json`, with the compiled helper in front where it is installed. It gives the same bytes, or None
+    for a body that it leaves to the definition; tests/unit/core/test_speedups.py compares them."""
+    if speedups is None:
+        return canonicalize_json
+    compiled = speedups.canonicalize_json
+
+    def canonicalize(body: bytes, content_type: str) -> bytes:
+        text = compiled(body)
+        return canonicalize_json(body) if text is None else text
+
+    return canonicalize
 
 
 def _wrap_literal(text: str) -> dict[str, str]:
@@ -226,7 +241,7 @@ def _parse_boundary(content_type: str) -> bytes:
 _DIGEST_LENGTH = struct.pack(">I", hashlib.sha256().digest_size)
 _ALGORITHMS = {"json": "json1", "form": "form1", "multipart": "multipart1"}
 _CANONICALIZERS: dict[str, Callable[[bytes, str], bytes]] = {
-    "json": canonicalize_json,
+    "json": build_json_canonicalizer(SPEEDUPS),
     "form": canonicalize_form,
     "multipart": canonicalize_multipart,
 }

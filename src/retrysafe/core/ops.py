@@ -250,6 +250,8 @@ class List(Op[Page]):
     examine: int = 0
     """Where no index serves the filters: end the page after about so many records were read. It may then be empty
     although its cursor leads on. 0: read on until records match. A store may read on in any case."""
+    key: str | None = None
+    """Only records of this key. For stores whose capabilities say `finds_keys`; others may list all."""
 
     @property
     def only_open(self) -> bool:

@@ -186,6 +186,13 @@ def unpack_tokens(data: bytes) -> tuple[bytes, ...]:
     return tuple(tokens)
 
 
+def read_past_tokens(data: bytes, token: bytes) -> tuple[bytes, ...]:
+    """The packed tokens without that of the present attempt, `token`. Nearly always there is no other."""
+    if len(data) == 1 + len(token) and data[0] == len(token) and data[1:] == token:
+        return ()
+    return past_tokens(unpack_tokens(data), token)
+
+
 def past_tokens(noted: Iterable[bytes], token: bytes) -> tuple[bytes, ...]:
     """The stored tokens without that of the present attempt, `token`."""
     return tuple([each for each in noted if each != token])[:MAX_ENDED_TOKENS]

@@ -1,7 +1,8 @@
 """Run the shop or the provider as a process: `python -m retrysafe.demo.child shop`.
 
-It listens on a free port and writes JSON lines to its standard output: first `listening`, with the port; then, if it is
-the shop, what happens to records. It ends when its standard input is closed, so it never outlives the demo.
+It loads its program and waits for a line on its standard input. Until then it is a spare. Then it listens on a free
+port and writes JSON lines to its standard output: first `listening`, with the port; then, if it is the shop, what
+happens to records. It ends when its standard input is closed, so it never outlives the demo.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ def load_app(name: str) -> Any:
 
 def main(name: str) -> None:
     config = uvicorn.Config(load_app(name), host=HOST, port=0, log_level="warning", timeout_graceful_shutdown=3)
+    if not sys.stdin.buffer.readline():
+        return  # a spare that was not needed
     server = ChildServer(config)
     threading.Thread(target=server.stop_with_parent, daemon=True).start()
     server.run()

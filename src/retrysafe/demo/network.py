@@ -23,7 +23,7 @@ from fastapi.responses import JSONResponse
 from retrysafe.demo.bus import EventBus
 from retrysafe.demo.supervisor import Supervisor
 
-CHARGE_SECONDS = 0.8
+CHARGE_SECONDS = 0.6
 """How long the provider takes for a charge at normal speed, as real ones do."""
 LOST_SECONDS = 60.0
 NOT_FORWARDED = frozenset({"host", "connection", "content-length", "transfer-encoding", "keep-alive", "date", "server"})
@@ -93,10 +93,12 @@ class DemoNetwork:
     async def _finish_charge(self, answer: httpx.Response) -> None:
         charge = answer.json()
         order, is_new = charge["order"], answer.status_code == 201
-        self._bus.emit("charged" if is_new else "recognised", order=order, charge=charge["id"])
+        seconds = CHARGE_SECONDS / self.speed
+        takes = round(1000 * seconds)
+        self._bus.emit("charged" if is_new else "recognised", order=order, charge=charge["id"], takes=takes)
         if order in self._to_kill:
             self._supervisor.kill_shop(order=order, request=self._to_kill.pop(order))
-        await asyncio.sleep(CHARGE_SECONDS / self.speed)
+        await asyncio.sleep(seconds)
         self._bus.emit("charge_answered", order=order, charge=charge["id"])
 
     async def _forward(self, request: Request, address: str, path: str, body: bytes, name: str = "") -> httpx.Response:

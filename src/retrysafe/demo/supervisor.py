@@ -1,4 +1,9 @@
-"""Starts the provider and the shop as processes. Kills the shop when asked to (SIGKILL), and restarts it."""
+"""Starts the provider and the shop as processes. Kills the shop when asked to (SIGKILL), and starts it again.
+
+A spare process of the shop has loaded its program already and does nothing else, as workers do that are forked from a
+loaded parent. So the shop is up again after a moment, also on a machine that is busy. It knows nothing of its
+predecessor but what is in the store.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +26,14 @@ STOP_SECONDS = 5.0
 
 
 class Child:
-    """One process. `address` is empty until it listens."""
+    """One process, and perhaps a spare. `address` is empty until it listens."""
 
     def __init__(self, name: str, env: dict[str, str]) -> None:
         self.name = name
         self.address = ""
         self._env = env
         self._process: asyncio.subprocess.Process | None = None
+        self._spare: asyncio.subprocess.Process | None = None
         self.listening = asyncio.Event()
 
     @property
@@ -35,10 +41,18 @@ class Child:
         return self._process.pid if self._process is not None else 0
 
     async def start(self) -> None:
+        if self._spare is None or self._spare.returncode is not None:
+            await self.start_spare()
+        self._process, self._spare = self._spare, None
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"go\n")
+
+    async def start_spare(self) -> None:
         pipe = asyncio.subprocess.PIPE
         command = (sys.executable, "-m", "retrysafe.demo.child", self.name)
         # A session of its own: Ctrl-C reaches the demo only, which then stops its children in order.
-        self._process = await asyncio.create_subprocess_exec(
+        self._spare = await asyncio.create_subprocess_exec(
             *command, stdin=pipe, stdout=pipe, env={**os.environ, **self._env}, start_new_session=True
         )
 
@@ -66,15 +80,20 @@ class Child:
         return self._process.pid
 
     async def stop(self) -> None:
-        if self._process is None or self._process.returncode is not None:
-            return
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
-        except TimeoutError:
-            self._process.kill()
-            await self._process.wait()
+        processes = (process for process in (self._process, self._spare) if process is not None)
+        await asyncio.gather(*map(end_process, processes))
+
+
+async def end_process(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        await asyncio.wait_for(process.wait(), STOP_SECONDS)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
 
 
 def read_report(line: bytes) -> dict[str, Any] | None:
@@ -117,8 +136,11 @@ class Supervisor:
             await child.start()
             listened = False
             async for fields in child.read_reports():
-                listened = listened or fields["what"] == "listening"
                 self._bus.emit(**{**fields, "what": f"{child.name}.{fields['what']}"})
+                if fields["what"] == "listening":
+                    listened = True
+                    if child is self.shop:
+                        await child.start_spare()
             if not listened:
                 return  # it cannot start: starting it again would not help
             if not self._stopping:

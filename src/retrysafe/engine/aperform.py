@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from retrysafe.core.ops import Claim, ClaimReply, Op, Release
+from retrysafe.core.ops import Claim, ClaimReply, Op
 from retrysafe.engine.aheartbeat import AsyncHeartbeat
 from retrysafe.engine.cancellation import finish_despite_cancellation
 from retrysafe.engine.circuit import FIRST_PROBE_SECONDS, CircuitBreaker, next_pause, proves_contact
@@ -24,7 +24,7 @@ from retrysafe.engine.figures import Figures
 from retrysafe.engine.heartbeat import Lease, hold_lease
 from retrysafe.engine.orphaned_claims import (
     MAX_ORPHANED_CLAIMS,
-    ORPHANED_NOTE,
+    ORPHAN_LOOKUP_SECONDS,
     OrphanFlow,
     release_late_grant,
     release_orphaned,
@@ -151,7 +151,10 @@ class AsyncPerformer:
 
     def _accept(self, op: Op[R], reply: R, sent_at: float, resent: bool = False) -> R:
         """The store has answered what was sent at `sent_at`. `resent`: an earlier sending may still arrive."""
-        self._figures.observe_store(type(op), clock() - sent_at)
+        times = self._figures.store_times[type(op)]  # the lines of `observe_store`: every request comes here twice
+        times.append(clock() - sent_at)
+        if len(times) >= self._figures.max_unsorted_times:
+            self._figures.sort_store_times(type(op))
         if self._circuit.away:
             self._circuit.record_answer(op)
         if reply is True or reply is False:  # of a write that only says whether it was done
@@ -176,32 +179,35 @@ class AsyncPerformer:
         error = work.exception()
         if error is not None and not isinstance(error, Exception):
             raise error
-        return CancelledDuringOp(cause, None if error else work.result(), error)
+        reply = None if error else work.result()
+        if isinstance(reply, ClaimReply):
+            reply = reply._replace(resent=True)  # the first sending may still arrive
+        return CancelledDuringOp(cause, reply, error)
 
     def _detach_task(self, op: Op[Any], work: asyncio.Future[Any]) -> None:
         """Let a task or a submitted operation end without a caller. A claim that is granted after all is released:
         nothing ran."""
         self._detached.add(work)  # asyncio keeps only a weak reference
         # A claim without a lease is for the worker: this caller never owned it.
-        owned = isinstance(op, Claim) and op.lease > 0
-        work.add_done_callback(self._release_late_grant if owned else self._discard_task)
+        if isinstance(op, Claim) and op.lease > 0:
+            work.add_done_callback(partial(self._release_late_grant, op))
+        else:
+            work.add_done_callback(self._discard_task)
 
     def _discard_task(self, work: asyncio.Future[Any]) -> bool:
         """Forget a task that has ended. True if it ended without an error."""
         self._detached.discard(work)
         return not work.cancelled() and work.exception() is None
 
-    def _release_late_grant(self, work: asyncio.Future[Any]) -> None:
+    def _release_late_grant(self, op: Claim, work: asyncio.Future[Any]) -> None:
+        """The caller has left. Whatever this claim is granted is released, now or when a late copy arrives."""
         if not self._discard_task(work):
             return
         reply = work.result()
-        if isinstance(reply, ClaimReply) and reply.granted and reply.record is not None:
-            op = Release(reply.record.id, reply.record.fence, ORPHANED_NOTE)
-            self._detach_task(op, asyncio.ensure_future(self._execute_quietly(op)))
-
-    async def _execute_quietly(self, op: Op[Any]) -> None:
-        with suppress(StoreError):
-            await self.execute(op)
+        if isinstance(reply, ClaimReply) and reply.granted:
+            self._follow_up(release_late_grant(op.id, op.token))
+        elif isinstance(reply, ClaimReply) and reply.resent:
+            self._follow_up(release_late_grant(op.id, op.token, ORPHAN_LOOKUP_SECONDS))
 
     async def _perform_other(self, effect: Effect) -> Any:
         if isinstance(effect, Invoke):

@@ -12,10 +12,10 @@ There is no lock on the way of a request. `counts[key] += 1` on a dict with keys
 and CPython switches threads only at calls and loops, so no count is lost (tests/unit/engine/test_figures.py). On a
 build without the GIL a count may be lost now and then.
 
-What every request comes by is made cheap (`python -m benchmarks.figures`): events are counted in a small dict for each
-series; times of the store and of executions are collected in lists and sorted into buckets together;
-`retrysafe.requests` is read from the census, which counts each request anyway (web/key_usage.py); and figures that
-nobody taps do not ask whether anybody does: a tap makes them TappedFigures.
+What every request comes by is made cheap (`python -m benchmarks.figures`): it is only appended to a list (what was
+granted or replayed, the times of the store and of executions), and `sort_collected` counts what was collected, after
+256 answers of the store or when somebody asks; `retrysafe.requests` is read from the census, which counts each request
+anyway (web/key_usage.py); and figures that nobody taps do not ask whether anybody does: a tap makes them TappedFigures.
 
 instruments.py says what each figure is called outside. It is not imported here: a program that is never asked for its
 figures need not load it.
@@ -25,7 +25,8 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -59,7 +60,7 @@ FROM_ZERO = ("renewed", "renew_failed", "lease_lost")
 """Counted from zero. A rule that asks for an increase does not see one in a series whose first value is 1."""
 
 MAX_UNSORTED_TIMES = 256
-"""How many times of one series are collected before they are sorted into buckets."""
+"""How many times of one series are collected before all that was collected is sorted and counted."""
 
 RUN_OUTCOMES = ("finished", "stopped", "undone", "undo_failed")
 
@@ -95,10 +96,22 @@ class Figures:
         self.active: dict[str, int] = {}
         self.execution = Histogram("execution", EXECUTION_SECONDS, self)
         self.store_calls = Histogram("store", STORE_SECONDS, self)
-        self._store_times: dict[type, list[float]] = {}
+        self.store_times: dict[type, list[float]] = defaultdict(list)
         """Times of operations that succeeded, by their class, that are not in `store_calls` yet."""
+        self.max_unsorted_times = MAX_UNSORTED_TIMES
         self._execution_times: dict[tuple[str, str], list[float]] = {}
         """Durations of executions without an error, by kind and target, that are not in `execution` yet."""
+        self._completed_times: dict[tuple[str, str], list[float]] = {}
+        """The same of executions whose answer was stored, which are not in `event_counts` and `active` yet either."""
+        self.granted: list[tuple[str, str]] = []
+        """The series of claims that were granted and are not in `event_counts` yet. Each comes after an answer of the
+        store, whose time is in `store_times`: that bounds this list and the next. Events that somebody hears do not
+        come here."""
+        self.replayed: list[tuple[str, str]] = []
+        self._begun: list[str] = []
+        """The kinds of executions that have begun and are not in `active` yet."""
+        self.count_begin: Callable[[str], None] = self._begun.append
+        """An execution of this kind begins."""
         self.outbox_delay = Histogram("outbox_delay", DELAY_SECONDS, self)
         self.batches = Histogram("batch", BATCH_SIZES, self)
         self.gauges: dict[tuple[str, Labels], float] = {}
@@ -122,15 +135,16 @@ class Figures:
             self.counts.setdefault(key, 0)
             self.counts[key] += 1  # apart from the line above, because a call may let another thread in between
 
-    def add_event_series(self, name: str, labels: Labels) -> None:
+    def add_event_series(self, name: str, labels: Labels, number: int = 1) -> None:
         """The same for an event."""
         with self._lock:
             counts = self.event_counts.setdefault(self.bound_labels(name, labels), {})
             counts.setdefault(name, 0)
-            counts[name] += 1
+            counts[name] += number
 
     def list_counts(self) -> list[tuple[str, Labels, int]]:
         """All that was counted: what, its labels, how often."""
+        self.sort_collected()
         found = [(what, labels, number) for (what, labels), number in list(self.counts.items())]
         for labels, counts in list(self.event_counts.items()):
             found += [(name, labels, number) for name, number in list(counts.items())]
@@ -140,8 +154,11 @@ class Figures:
 
     def add_tap(self, tap: Tap) -> None:
         """Call `tap` with each figure from now on."""
+        self.sort_collected()  # it is not for this tap
         self.taps.append(tap)
         self.__class__ = TappedFigures
+        self.max_unsorted_times = 1
+        self.count_begin = self.tell_begin
         for listen in self._when_tapped:
             listen()
 
@@ -160,49 +177,84 @@ class Figures:
 
     def begin_execution(self, kind: str) -> float:
         """Work begins. Returns the time, for `end_execution`. By `monotonic`: the clock of leases costs twice that."""
-        try:
-            self.active[kind] += 1
-        except KeyError:
-            self.active.setdefault(kind, 0)
-            self.active[kind] += 1
+        self.count_begin(kind)
         return monotonic()
 
+    def tell_begin(self, kind: str) -> None:
+        """What `count_begin` does where there are taps."""
+        self._change_active(kind, 1)
+        self.tap("active", (kind,), 1)
+
     def end_execution(self, series: tuple[str, str], began: float, error: str = "") -> None:
-        """Work has ended. `series` is its kind and target, `error` the class of what it raised. One flat function,
-        because every new key comes here."""
-        self.active[series[0]] -= 1
-        seconds = monotonic() - began
+        """Work has ended. `series` is its kind and target, `error` the class of what it raised."""
+        self._change_active(series[0], -1)
         if error:
-            self.execution.observe((*series, error), seconds)
-            return
+            self.execution.observe((*series, error), monotonic() - began)
+        else:
+            self._find_times(self._execution_times, series).append(monotonic() - began)
+        if len(self._begun) >= MAX_UNSORTED_TIMES:
+            self.sort_collected()
+
+    def end_completed(self, series: tuple[str, str], seconds: float) -> None:
+        """Work has ended well, and its answer is stored: an execution and a `completed` in one. One flat function,
+        because every new key comes here."""
         try:
-            times = self._execution_times[series]
+            times = self._completed_times[series]
         except KeyError:
-            times = self._find_execution_times(series)
+            times = self._find_times(self._completed_times, series)
         times.append(seconds)
         if len(times) >= MAX_UNSORTED_TIMES:
-            sort_times(self.execution, (*series, ""), times)
+            self.sort_collected()
 
-    def _find_execution_times(self, series: tuple[str, str]) -> list[float]:
+    def _find_times(self, collected: dict[tuple[str, str], list[float]], series: tuple[str, str]) -> list[float]:
+        """The times of a series, which is added if it is new."""
+        if series in collected:
+            return collected[series]
         kind, target, _ = self.bound_labels("execution", (*series, ""))
-        return self._execution_times.setdefault((kind, target), [])
+        return collected.setdefault((kind, target), [])
+
+    def _change_active(self, kind: str, by: int) -> None:
+        try:
+            self.active[kind] += by
+        except KeyError:
+            self.active.setdefault(kind, 0)
+            self.active[kind] += by
 
     def observe_store(self, op: type, seconds: float) -> None:
-        """The store has answered. One flat function, because every request comes here two times."""
-        try:
-            times = self._store_times[op]
-        except KeyError:
-            times = self._store_times.setdefault(op, [])
+        """The store has answered. The performer for event loops does the same in its own lines: every request comes
+        there two times."""
+        times = self.store_times[op]
         times.append(seconds)
-        if len(times) >= MAX_UNSORTED_TIMES:
-            sort_times(self.store_calls, (op.__name__, ""), times)
+        if len(times) >= self.max_unsorted_times:
+            self.sort_store_times(op)
 
-    def sort_all_times(self) -> None:
-        """Put all times that were collected into their buckets."""
-        for op, times in list(self._store_times.items()):
-            sort_all(self.store_calls, (op.__name__, ""), times)
+    def sort_store_times(self, op: type) -> None:
+        """So many times of an operation are collected as may be."""
+        self.sort_collected()
+
+    def sort_collected(self) -> None:
+        """Count all that was collected, and put times into their buckets. Without a lock, which might be held by this
+        very thread, interrupted by a signal, or by a thread that a fork left behind."""
+        for name, collected in (("new", self.granted), ("replayed", self.replayed)):
+            for series, number in count_each(take_all(collected)):
+                self._add_events(name, series, number)
+        for kind, number in count_each(take_all(self._begun)):
+            self._change_active(kind, number)
+        for op, times in list(self.store_times.items()):
+            sort_times(self.store_calls, (op.__name__, ""), times)
         for series, times in list(self._execution_times.items()):
-            sort_all(self.execution, (*series, ""), times)
+            sort_times(self.execution, (*series, ""), times)
+        for series, times in list(self._completed_times.items()):
+            number = sort_times(self.execution, (*series, ""), times)
+            if number:
+                self._change_active(series[0], -number)
+                self._add_events("completed", series, number)
+
+    def _add_events(self, name: str, series: Labels, number: int) -> None:
+        try:
+            self.event_counts[series][name] += number
+        except KeyError:
+            self.add_event_series(name, series, number)
 
     def observe_store_error(self, op: type, seconds: float, error: str) -> None:
         """The store has failed; `error` is the class of its error."""
@@ -260,18 +312,14 @@ class TappedFigures(Figures):
         super().count(what, labels)
         self.tap(what, labels, 1)
 
-    def begin_execution(self, kind: str) -> float:
-        began = super().begin_execution(kind)
-        self.tap("active", (kind,), 1)
-        return began
-
     def end_execution(self, series: tuple[str, str], began: float, error: str = "") -> None:
-        self.active[series[0]] -= 1
+        self._change_active(series[0], -1)
         self.execution.observe((*series, error), monotonic() - began)
         self.tap("active", (series[0],), -1)
 
-    def observe_store(self, op: type, seconds: float) -> None:
-        self.store_calls.observe((op.__name__, ""), seconds)
+    def sort_store_times(self, op: type) -> None:
+        for seconds in take_all(self.store_times[op]):
+            self.store_calls.observe((op.__name__, ""), seconds)
 
 
 class Histogram:
@@ -307,16 +355,26 @@ class Histogram:
         }
 
 
-def sort_all(histogram: Histogram, labels: Labels, times: list[float]) -> None:
-    while times:
-        sort_times(histogram, labels, times)
+def take_all(collected: list[Any]) -> list[Any]:
+    """Empty the list; what was in it. No thread is switched between the two lines in the middle (see above)."""
+    number = len(collected)
+    taken = collected[:number]
+    del collected[:number]
+    return taken
 
 
-def sort_times(histogram: Histogram, labels: Labels, times: list[float]) -> None:
-    """Put times into their buckets. Without a lock, which might be held by this very thread, interrupted by a signal,
-    or by a thread that a fork left behind. No thread is switched between the next two lines (see above)."""
-    taken = times[:MAX_UNSORTED_TIMES]
-    del times[:MAX_UNSORTED_TIMES]
+def count_each(taken: list[Any]) -> Iterable[tuple[Any, int]]:
+    """Each value with its number. Most often there is one value, and `list.count` is quicker than a Counter."""
+    if taken and taken.count(taken[0]) == len(taken):
+        return ((taken[0], len(taken)),)
+    return Counter(taken).items()
+
+
+def sort_times(histogram: Histogram, labels: Labels, times: list[float]) -> int:
+    """Put times into their buckets. Returns how many they were."""
+    if not times:
+        return 0
+    taken = take_all(times)
     cells, bounds, above = histogram.find_cells(labels), histogram.bounds, 0
     taken.sort()
     for place, bound in enumerate(bounds):
@@ -326,6 +384,7 @@ def sort_times(histogram: Histogram, labels: Labels, times: list[float]) -> None
     last, slowest, seconds = len(bounds), len(taken) - above, sum(taken)
     cells[last] += slowest
     cells[-1] += seconds
+    return len(taken)
 
 
 def label_group(what: str, place: int) -> str:

@@ -179,7 +179,6 @@ def locate(what: str, labels: Labels, store: str) -> tuple[Instrument, Labels] |
 
 def gather(figures: Figures) -> list[Metric]:
     """Everything that was counted, by instrument, in the order of the table."""
-    figures.sort_all_times()
     found: dict[str, dict[Labels, float | Buckets]] = {}
 
     def add(what: str, labels: Labels, value: float) -> None:
@@ -188,7 +187,7 @@ def gather(figures: Figures) -> list[Metric]:
             series = found.setdefault(place[0].name, {})
             series[place[1]] = series.get(place[1], 0) + value  # type: ignore[operator]  # a number, not buckets
 
-    for what, labels, number in figures.list_counts():
+    for what, labels, number in figures.list_counts():  # first: it sorts what was collected
         add(what, labels, number)
     for kind, number in list(figures.active.items()):
         add("active", (kind,), number)

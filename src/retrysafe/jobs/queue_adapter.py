@@ -364,7 +364,7 @@ class QueueAdapter:
         return QueuePublisher(self, self.find(task), self._build_delivery(countdown, queue, priority, own_send=False))
 
     def diagnose(self) -> Diagnosis:
-        """How the queue's own settings fit the tasks' policies; `retrysafe doctor module:jobs` prints it."""
+        """How the queue's own settings fit the tasks' policies; `retrysafe doctor MODULE:JOBS` prints it."""
         from retrysafe.jobs.retention import diagnose_queue
 
         return diagnose_queue(self)

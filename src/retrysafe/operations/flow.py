@@ -25,6 +25,7 @@ from retrysafe.errors import (
     ResultNotStorable,
     RetrySafeError,
     RunOver,
+    StepNotRecorded,
     StoreError,
     StoreOutage,
     UsageError,
@@ -210,11 +211,11 @@ def has_begun_steps(run: OperationRun) -> bool:
     return bool(run.journal.entries) or run.pending_journal is not None
 
 
-def refused_write_error(operation: OperationSpec, run: OperationRun, refusal: StoreError) -> StoreError:
+def refused_write_error(operation: OperationSpec, run: OperationRun, refusal: StoreError) -> StepNotRecorded:
     """The error if the store refused what was to be written, such as a journal that is too large for it. The store's
     own error means that one write: "nothing was done" would be untrue for the run."""
     why = str(refusal).replace("nothing was done", "this was not written")
-    return StoreError(
+    return StepNotRecorded(
         f"{operation.name} with key {run.record.key!r} ran up to its step {last_step_name(run)!r}, and then the store "
         f"refused to write that down: {why}. What was written before stands: another attempt goes on from there, and "
         "sends that step again with the same key if it may be repeated"

@@ -3,7 +3,7 @@
 A record's id is a hash of kind, namespace, scope and key. With the scope known, the ids are computed and read: one
 lookup per kind. The first digits of an id are one range, in stores that list by id. A key alone is in no index: the
 search reads all records page by page, in bounded memory and up to a limit. It reports its progress, and a cursor for
-the next search.
+the next search. A store that `finds_keys` is asked for the key itself.
 """
 
 from __future__ import annotations
@@ -213,6 +213,9 @@ class RecordFinder:
             if not seen:
                 self._look_for_near()
             return
+        if self._store.capabilities.finds_keys and not self._needs_all_ids:
+            yield from (each for each in self._list_key(self._query.key) if each.id not in seen)
+            return
         self.search = RecordSearch(self._store.execute, List(cursor=self._after), self._limit, self._report)
         for record in self.search:
             named = self._query.matches_id(record) or (record.key == self._query.key and not self._by_id)
@@ -234,6 +237,27 @@ class RecordFinder:
                     return
                 if self._query.matches_filters(record) and record.id not in ids:
                     yield record
+
+    @property
+    def _needs_all_ids(self) -> bool:
+        """Whether ids have to be compared one by one: the text can be an id, and lists are not in the order of ids."""
+        return bool(self._query.digits) and not self._store.capabilities.lists_by_id
+
+    def _list_key(self, key: str) -> Iterator[Record]:
+        """The records of this key, as the store finds them. If there are none, also those that were perhaps meant."""
+        found = False
+        for record in () if self._by_id else self._search_key(key):
+            if self._query.matches_filters(record):
+                found = True
+                yield record
+        for guess in () if found or self._by_id else guess_keys(key):
+            for record in self._search_key(guess):
+                if self._query.matches_filters(record):
+                    self.near.look_at(record)
+
+    def _search_key(self, key: str) -> Iterator[Record]:
+        query = List(self._query.namespace, kind=self._query.kind, scope=self._query.scope, key=key)
+        return iter(RecordSearch(self._store.execute, query, None))
 
     def _look_for_near(self) -> None:
         """Look up the keys that were perhaps meant. Not by a list of the scope, which no index has: a store would

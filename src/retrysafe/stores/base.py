@@ -73,6 +73,9 @@ class Capabilities:
     with what is open, so a background service may ask. `scan`: the cost grows with all records. `none`: it does not."""
     wakes: bool = False
     """The store notifies callers that wait for a key. It implements `Notifying`."""
+    finds_keys: bool = False
+    """A list of one key (`List.key`) costs no more than a page: the store reads the keys alone, or has an index of
+    them. Elsewhere a key without its scope is searched for record by record."""
     mixed_batches: bool = False
     """`execute_many` takes operations of several kinds as efficiently as operations of one kind. Batching then keeps
     one queue for all kinds; otherwise it keeps one queue per kind."""
@@ -299,7 +302,14 @@ def _name_no_node(record_id: bytes) -> str:
 
 
 class BatchRefused(StoreError):
-    """One operation of a batch cannot go together with the others. None of them happened: send them one by one."""
+    """One operation of a batch cannot go together with the others. None of them happened: send them one by one.
+
+    Or some of them did: then `replies` has, for each operation in order, its reply, or the error that says that it did
+    nothing."""
+
+    def __init__(self, message: str, replies: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.replies = replies
 
 
 # Helpers for stores -------------------------------------------------------------------------------

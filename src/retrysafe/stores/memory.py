@@ -137,6 +137,7 @@ def matches_list(record: Record, op: List, now: int) -> bool:
         and op.state in (None, record.state)
         and op.kind in (None, record.kind)
         and op.scope in (None, record.scope)
+        and op.key in (None, record.key)
         and (not op.lapsed or record.lapsed(now))
         and (not op.resting or (record.state is State.RELEASED and record.point != ""))
         and not (op.state is State.RELEASED and record.expired(now))

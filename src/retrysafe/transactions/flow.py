@@ -36,7 +36,7 @@ from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.effects import FlowPause, NotifyWorker
 from retrysafe.engine.events import REFUSED_EVENTS
 from retrysafe.engine.guard import POLL_SECONDS, Ended, Task, Unstorable, build_replay, is_final, refusal_error
-from retrysafe.errors import NotSameDatabase, RetrySafeError, RolledBack, StoreError, StoreUnclear
+from retrysafe.errors import CommitUnclear, NotSameDatabase, RetrySafeError, RolledBack, StoreError
 from retrysafe.stores.base import LockNotAvailable, Plan
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import TableNames
@@ -105,7 +105,7 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
     attempt = 2 if opened.grant is Grant.TAKEOVER else 1
     context.events.emit_grant(claim.id, task.target, task.series, attempt)
     mark = yield from mark_transaction(claim, task, context, opened)
-    staging = Staging(claim.run, "tx", "" if isinstance(context.names, TableNames) else NO_OUTBOX, local=False)
+    staging = build_staging(claim, context)
     try:
         # Not in a generator of its own: on its way out of that, a StopIteration would become a RuntimeError.
         with count_execution(task, context):
@@ -141,6 +141,11 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
     if hook_failed is not None:
         raise hook_failed
     return Ended(answer, False, result, record._replace(answer=answer))
+
+
+def build_staging(claim: Claim, context: TxContext) -> Staging:
+    """Where the body of a transaction stages jobs."""
+    return Staging(claim.run, "tx", "" if isinstance(context.names, TableNames) else NO_OUTBOX, local=False)
 
 
 @contextmanager
@@ -357,7 +362,7 @@ def recover_lost_commit(claim: Claim, context: TxContext, cause: Exception) -> T
             return False
         # The lock was free, so the lost transaction is over. The next read sees what it has committed.
         over = over or look.locked
-    raise StoreUnclear(
+    raise CommitUnclear(
         f"the connection broke at the commit ({cause}), and whether it was carried out could not be found out; "
         "call again with the same key: it will be"
     ) from cause

@@ -1,5 +1,5 @@
 """`stage(tx, topic, payload)`: put a job into the outbox if, and only if, this transaction commits. It works in a local
-step, a `safe.transaction` block and a `@safe.transactional` function.
+step, a `safe.transaction` block, a `@safe.transactional` function and a route with `strength="transaction"`.
 
 `stage` does no I/O: the job is written just before the commit, with an id that is the same for every attempt. So it can
 be called with or without `await`.
@@ -83,8 +83,9 @@ def stage(tx: Any, topic: str, payload: Any, *, order: str = "") -> Staged:
     staging = current_staging.get()
     if staging is None:
         raise UsageError(
-            f"stage(tx, {topic!r}, …) was called where no transaction of ours is open: call it in a local step, "
-            "a safe.transaction block or a @safe.transactional function, whose commit carries it"
+            f"stage(tx, {topic!r}, …) was called where no transaction of ours is open: call it in a local step, a "
+            "safe.transaction block, a @safe.transactional function or a route with strength='transaction', whose "
+            "commit carries it"
         )
     staging.add(tx, topic, payload, order)
     return Staged()

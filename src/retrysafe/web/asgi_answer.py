@@ -7,7 +7,14 @@ from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from functools import lru_cache
 from typing import Any, Literal
 
-from retrysafe.web.capture import MAX_REMEMBERED_NAMES, AnswerBuffer, HeaderPairs, Response, read_raw_headers
+from retrysafe.web.capture import (
+    MAX_REMEMBERED_ANSWERS,
+    MAX_REMEMBERED_NAMES,
+    AnswerBuffer,
+    HeaderPairs,
+    Response,
+    read_raw_headers,
+)
 from retrysafe.web.exchange_context import ResponseReady
 from retrysafe.web.sync_async import AsyncExchange
 
@@ -214,8 +221,8 @@ class AnswerSender:
 
     @staticmethod
     async def transmit(send: Send, response: Response) -> None:
-        headers = [(encode_name(name), value.encode("latin-1")) for name, value in response.headers]
-        await send({"type": RESPONSE_START, "status": response.status, "headers": headers})
+        headers = encode_own_headers(tuple(response.headers))
+        await send({"type": RESPONSE_START, "status": response.status, "headers": [*headers]})
         await send({"type": RESPONSE_BODY, "body": response.body, "more_body": False})
 
 
@@ -227,6 +234,12 @@ async def _drop_message() -> None:
 def encode_name(name: str) -> bytes:
     """A header's name in bytes. Cached: an application sets the same few headers in every answer."""
     return name.encode("latin-1")
+
+
+@lru_cache(MAX_REMEMBERED_ANSWERS)
+def encode_own_headers(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[bytes, bytes], ...]:
+    """The headers of a replay or a problem in bytes. Cached: they are the same in most answers of a route."""
+    return tuple(encode_headers(headers))
 
 
 def encode_headers(headers: HeaderPairs) -> RawHeaders:

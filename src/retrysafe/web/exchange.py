@@ -116,7 +116,6 @@ class Exchange:
     generated_key = ""
     observation_lease: Lease | None = None
     _withdraws = False
-    _began = 0.0
     _error_type = ""
     """The class of the exception that ended the work, or the status of an answer that says it failed."""
     _stops: tuple[StopCallback, ...] = ()
@@ -157,7 +156,7 @@ class Exchange:
         if grant is None:
             raise UsageError("there is no claim to hand over: await exchange.claim(principal) first")
         self._run_stops()
-        self.settings.safe.figures.end_execution(grant.task.series, self._began)
+        self.settings.safe.figures.end_execution(grant.task.series, grant.began)
         self.settings.quotas.record_end(grant.task.key.scope, 0, self.policy.retention)
         return grant
 
@@ -242,14 +241,20 @@ class Exchange:
         return None
 
     def _build_grant(self, task: Task, claim: Claim, record: Record, now: int, asked: float) -> GrantedClaim:
-        self.settings.safe.events.emit_grant(claim.id, task.target, task.series, record.attempt)
+        if (events := self.settings.safe.events).heard or record.attempt > 1:
+            events.emit_grant(claim.id, task.target, task.series, record.attempt)
+        else:
+            events.granted.append(task.series)
         until = asked + (record.lease_until - now) / SECOND_MICROS
         lease = Lease(claim.id, task.key.value, Fence(record.attempt, record.token), until)
         return GrantedClaim(task, lease, record, time.monotonic())
 
     def _set_replay(self, task: Task, record: Record) -> None:
         replay = build_replay(record)
-        self.settings.safe.events.emit("replayed", record.id, task.target, task.series)
+        if (events := self.settings.safe.events).heard:
+            events.emit("replayed", record.id, task.target, task.series)
+        else:
+            events.replayed.append(task.series)
         self.response = replay
 
     def claim_flow(self, task: Task, claim: Claim) -> Flow[GrantedClaim | None]:
@@ -331,7 +336,7 @@ class Exchange:
         self.grant = grant
         self._stops = stops
         settings, task = self.settings, grant.task
-        self._began = settings.safe.figures.begin_execution(task.series[0])
+        settings.safe.figures.count_begin(task.series[0])
         if settings.quotas.limited:
             new = grant.record.attempt == 1 and not self.reruns
             settings.quotas.record_start(task.key.scope, new, task.policy.retention)
@@ -389,8 +394,7 @@ class Exchange:
         task = self.grant.task
         if task.policy.busy == "wait" and task.notifies_waiters:
             return False
-        self.settings.safe.events.emit("completed", self.grant.lease.id, task.target, task.series)
-        self._end_claim(len(answer.body))
+        self._end_claim(len(answer.body), completed=True)
         return True
 
     def settle_tombstone(self, code: int, gone: Gone) -> Flow[Response | None]:
@@ -462,18 +466,29 @@ class Exchange:
         assert self.grant is not None, "only a claimed exchange is settled"
         return self.grant
 
-    def _end_claim(self, size: int) -> None:
-        """The claim is settled, or settling it failed: stop the heartbeat and update durations and quotas."""
+    def _end_claim(self, size: int, *, completed: bool = False) -> None:
+        """The claim is settled, or settling it failed: stop the heartbeat and update durations and quotas. `completed`:
+        no flow has told yet that the answer is stored."""
         settings, grant = self.settings, self._require_grant()
         self.grant = None
         self._run_stops()
-        settings.safe.figures.end_execution(grant.task.series, self._began, self._error_type)
+        seconds = time.monotonic() - grant.began
+        if completed and not (self._error_type or settings.safe.events.heard):
+            settings.safe.figures.end_completed(grant.task.series, seconds)
+        else:
+            self._tell_end(grant, completed)
         if not self._withdraws:
-            settings.durations.observe(self.target, time.monotonic() - grant.began)
+            settings.durations.observe(self.target, seconds)
         if settings.quotas.limited:
             withdrawn_new = self._withdraws and grant.record.attempt == 1 and not self.reruns
             scope, retention = grant.task.key.scope, grant.task.policy.retention
             settings.quotas.record_end(scope, size, retention, withdrawn_new=withdrawn_new)
+
+    def _tell_end(self, grant: GrantedClaim, completed: bool) -> None:
+        safe, task = self.settings.safe, grant.task
+        if completed:
+            safe.events.emit("completed", grant.lease.id, task.target, task.series)
+        safe.figures.end_execution(task.series, grant.began, self._error_type)
 
     def _run_stops(self) -> None:
         stops, self._stops = self._stops, ()

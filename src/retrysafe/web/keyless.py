@@ -6,6 +6,7 @@ the route refuses the request because a key is missing, the refusal is sent inst
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, MutableMapping
 from typing import Any
 
@@ -30,7 +31,6 @@ class KeylessExchange(AsyncExchange):
 
     key_lines = ()
     reruns = 0
-    _begun = 0.0
 
     def __init__(self, settings: Settings, scope: MutableMapping[str, Any], route: Route) -> None:
         self.settings = settings
@@ -39,6 +39,7 @@ class KeylessExchange(AsyncExchange):
         self.target = route.target
         self.series = route.series
         self._scope = scope
+        self._begun = time.monotonic()
 
     @property
     def view(self) -> RequestView:  # type: ignore[override]

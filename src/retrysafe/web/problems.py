@@ -14,10 +14,12 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from retrysafe.core.problem_names import URN_PREFIX
 from retrysafe.errors import (
     AnswerGone,
+    CommitUnclear,
     CorruptRecord,
     FingerprintMismatch,
     InProgress,
@@ -31,17 +33,27 @@ from retrysafe.errors import (
     RetrySafeError,
     RolledBack,
     ScopeRequired,
+    StepNotRecorded,
     StoreError,
     UsageError,
 )
 from retrysafe.web.capture import Response
 
-TYPE_PREFIX = "urn:retrysafe:problem:"
-"""A URN and not an address: it does not change when the documentation moves."""
-
 DOCS_URL = os.environ.get("RETRYSAFE_DOCS_URL") or "https://retrysafe.readthedocs.io/problems"
-"""The folder that `Link: rel="describedby"` points into: each problem has a page there. The environment variable
-is for all answers of a process, webhooks included; `docs=` is for one middleware."""
+"""The folder of problem pages. `type` and `Link: rel="describedby"` of an answer are the address of its page there. The
+environment variable is for all answers of a process, webhooks included; `docs=` is for one middleware."""
+
+TypeForm = Literal["address", "urn"]
+
+
+def read_type_form(value: str) -> TypeForm:
+    """The form of `type`: the address of the page, or the URN that was sent before (decision 77)."""
+    if value not in ("", "address", "urn"):
+        raise UsageError(f"RETRYSAFE_PROBLEM_TYPES={value!r}: give 'address' (the default) or 'urn'")
+    return "urn" if value == "urn" else "address"
+
+
+TYPE_FORM = read_type_form(os.environ.get("RETRYSAFE_PROBLEM_TYPES", ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +169,9 @@ FAILED_FOR_NOW = Problem(
 )  # fmt: skip
 UNAVAILABLE = Problem(
     "unavailable", "store-unavailable", "Keys cannot be checked right now",
-    "The store of idempotency keys cannot be reached, so nothing was done by this request. Send it again with the same "
-    "key.",
+    "The store of idempotency keys cannot be used at the moment, so this request was not carried out. Send it again "
+    "with the same key. Do not send it with a new key: an earlier request with this key may have been carried out, "
+    "and that cannot be looked up now.",
     True, False,
 )  # fmt: skip
 QUOTA = Problem(
@@ -209,6 +222,8 @@ _PROBLEM_BY_ERROR: tuple[tuple[type[RetrySafeError], Problem], ...] = (
     (CorruptRecord, CORRUPT),
     (ScopeRequired, MISCONFIGURED),
     (UsageError, MISCONFIGURED),
+    (StepNotRecorded, NOT_FINISHED),
+    (CommitUnclear, UNKNOWN),
     (StoreError, UNAVAILABLE),
 )
 
@@ -225,13 +240,19 @@ def problem_for_error(error: RetrySafeError) -> Problem:
     return FAILED_FOR_NOW
 
 
+def build_page_address(anchor: str, docs: str = DOCS_URL) -> str:
+    """The address of a problem's page: its `type`, and where its `Link` leads."""
+    return f"{docs.rstrip('/')}/{anchor}/"
+
+
 def build_problem_response(
     problem: Problem, codes: Codes, docs: str = DOCS_URL, *, status: int | None = None, retry_after: int | None = None
 ) -> Response:
     """The response for a problem. `retry_after` is in whole seconds."""
     code = status if status is not None else getattr(codes, problem.code)
+    page = build_page_address(problem.anchor, docs)
     body = {
-        "type": TYPE_PREFIX + problem.anchor,
+        "type": page if TYPE_FORM == "address" else URN_PREFIX + problem.anchor,
         "title": problem.title,
         "status": code,
         "detail": problem.detail,
@@ -240,7 +261,7 @@ def build_problem_response(
     }
     headers = [
         ("content-type", "application/problem+json"),
-        ("link", f'<{docs.rstrip("/")}/{problem.anchor}/>; rel="describedby"'),
+        ("link", f'<{page}>; rel="describedby"'),
         ("cache-control", "no-store"),
     ]
     if retry_after is not None:

@@ -30,7 +30,7 @@ from typing import Any
 from retrysafe.core.ops import Complete, Install, Lookup, LookupReply, Release, Suspect, Withdraw
 from retrysafe.core.outcomes import Busy, Outcome, Replay
 from retrysafe.core.records import Answer, Record
-from retrysafe.engine.effects import Effect, Flow, FlowPause, Persist
+from retrysafe.engine.effects import Effect, Flow, FlowPause, NotifyWorker, Persist
 from retrysafe.engine.events import REFUSED_EVENTS
 from retrysafe.engine.guard import POLL_SECONDS, Task, refusal_error
 from retrysafe.engine.heartbeat import Lease
@@ -45,6 +45,7 @@ from retrysafe.transactions.flow import (
     OpenTx,
     RerunNeeded,
     begin_and_read,
+    build_staging,
     commit,
     mark_transaction,
     roll_back,
@@ -80,6 +81,8 @@ class RequestTransaction:
         self.claim = replace(task.build_claim(), on_lapse="rerun")
         self._events = exchange.settings.safe.events
         self._context = build_tx_context(exchange.settings.safe)
+        self.staging = build_staging(self.claim, self._context)
+        """The jobs that the handler stages. They commit with its work."""
         self._marked_tx: MarkedTx | None = None
         self._was_split = False
         """True if the handler committed part of its work before it raised."""
@@ -224,8 +227,10 @@ class RequestTransaction:
             if self.is_serialization_failure(error):
                 raise rollback_error(error) from error
             raise
-        yield from write_receipt(self.claim, self.task, self._context, self._marked_tx, answer)
+        yield from write_receipt(self.claim, self.task, self._context, self._marked_tx, answer, staging=self.staging)
         yield from commit(self.claim, self._context)
+        if self.staging.jobs:
+            yield NotifyWorker()
         return None
 
     def _roll_back_or_rerun(self) -> TxFlow[None]:

@@ -73,7 +73,8 @@ class SyncRequestTransaction:
     def run_handler(self, call: Callable[[Any], R]) -> R:
         """Call the handler. Raises ResponseReady if the database rolled it back because of other transactions."""
         try:
-            result = call(self.handle)
+            with self.flows.staging.collect_on(self.handle):
+                result = call(self.handle)
             self.flush()
         except Exception as error:
             self.roll_back(error)
@@ -113,7 +114,8 @@ class AsyncRequestTransactionBase(ABC):
     async def run_handler(self, call: Callable[[Any], Awaitable[R]]) -> R:
         """Call the handler. Raises ResponseReady if the database rolled it back because of other transactions."""
         try:
-            result = await call(self.handle)
+            with self.flows.staging.collect_on(self.handle):
+                result = await call(self.handle)
             await self.flush()
         except Exception as error:
             await self.roll_back(error)
@@ -125,7 +127,8 @@ class AsyncRequestTransactionBase(ABC):
         """The handle for a handler that the framework calls. The framework throws the handler's exception into this
         context manager. `refusal` makes the exception that tells the framework not to answer."""
         try:
-            yield self.handle
+            with self.flows.staging.collect_on(self.handle):
+                yield self.handle
         except Exception as error:
             try:
                 await self.roll_back(error)

@@ -4,6 +4,7 @@ a checker that does not notice is a checker that is missing.
     moves.py        the rules of the record itself
     engine.py       claims that are sent again, leases, what a caller is told
     web.py          the middleware
+    straight.py     the straight way of a request, and what both ways share
     operations.py   operations, and deployments between their attempts
     resuming.py     operations that go on later, or in the user's own database
     worker.py       the worker, and the walls between applications
@@ -16,13 +17,14 @@ a checker that does not notice is a checker that is missing.
 
 from __future__ import annotations
 
-from tests.simulation.ablations import actors, engine, jobs, moves, operations, resuming, web, worker
+from tests.simulation.ablations import actors, engine, jobs, moves, operations, resuming, straight, web, worker
 from tests.simulation.ablations.base import Ablation, Situation, find_seed
 
 ABLATIONS: tuple[Ablation, ...] = (
     *moves.ABLATIONS,
     *engine.ABLATIONS,
     *web.ABLATIONS,
+    *straight.ABLATIONS,
     *operations.ABLATIONS,
     *resuming.ABLATIONS,
     *worker.ABLATIONS,

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 from retrysafe.consumers.inbox import Inbox
 from retrysafe.core.jobs import FinishJobs
@@ -25,7 +24,7 @@ from retrysafe.testing.simulation.database import NAMES, SimulatedDatabase
 from retrysafe.transactions.staging import Staging
 from retrysafe.webhooks import receiver, replies, schedules
 from retrysafe.worker.enqueuer import TopicQueue
-from tests.simulation.ablations.base import Ablation, Situation, calm, substitute, together
+from tests.simulation.ablations.base import Ablation, Situation, calm, put, substitute, together
 
 # Local steps ------------------------------------------------------------------------------------
 
@@ -37,7 +36,7 @@ def _name_receipts_anew() -> AbstractContextManager[Any]:
     def build(step: str, name: str, *args: Any, **kwargs: Any) -> local.StepChange:
         return original(step, f"{name} {os.urandom(4).hex()}", *args, **kwargs)
 
-    return mock.patch.object(local, "StepChange", build)
+    return put(local, "StepChange", build)
 
 
 def _leave_the_point_out() -> AbstractContextManager[Any]:
@@ -50,7 +49,7 @@ def _leave_the_point_out() -> AbstractContextManager[Any]:
         run.advances -= 1  # the attempt believes that it has advanced
         return result, journal, answer
 
-    return mock.patch.object(local, "commit_with_store", commit)
+    return put(local, "commit_with_store", commit)
 
 
 def _lose_what_was_accepted() -> AbstractContextManager[Any]:
@@ -62,7 +61,7 @@ def _lose_what_was_accepted() -> AbstractContextManager[Any]:
                 Release(record.id, record.fence, orphaned_claims.ORPHANED_NOTE)
             )
 
-    return mock.patch.object(orphaned_claims, "release_record", release_record)
+    return put(orphaned_claims, "release_record", release_record)
 
 
 def _take_it_for_accepted(original: Any) -> Any:
@@ -94,7 +93,7 @@ def _publish_under_a_new_id() -> AbstractContextManager[Any]:
         job = staged.job._replace(id=os.urandom(16).hex())
         return original(self, staged._replace(job=job))
 
-    return mock.patch.object(TopicQueue, "_deliver", deliver)
+    return put(TopicQueue, "_deliver", deliver)
 
 
 def _delete_before_publishing() -> AbstractContextManager[Any]:
@@ -104,7 +103,7 @@ def _delete_before_publishing() -> AbstractContextManager[Any]:
         yield FinishJobs(tuple(staged.job.id for staged in taken), token)
         return (yield from original(self, taken, token, stopping))
 
-    return mock.patch.object(TopicQueue, "_publish", publish)
+    return put(TopicQueue, "_publish", publish)
 
 
 def _stage_outside() -> AbstractContextManager[Any]:
@@ -132,8 +131,8 @@ def _stage_outside() -> AbstractContextManager[Any]:
     @contextmanager
     def patch() -> Iterator[None]:
         with (
-            mock.patch.object(Staging, "add", add),
-            mock.patch.object(SimulatedDatabase, "_release", release_and_stage),
+            put(Staging, "add", add),
+            put(SimulatedDatabase, "_release", release_and_stage),
         ):
             yield
 
@@ -147,28 +146,26 @@ def _no_fence() -> AbstractContextManager[Any]:
     def prepare(self: FencedTask, delivery: str, *args: Any) -> Any:
         return original(self, f"{delivery}{os.urandom(4).hex()}", *args)
 
-    return mock.patch.object(FencedTask, "_prepare_call", prepare)
+    return put(FencedTask, "_prepare_call", prepare)
 
 
 def _forget_messages() -> AbstractContextManager[Any]:
     """The number that a broker gives to each delivery, in place of the producer's id."""
     original = Inbox._read_id
-    return mock.patch.object(Inbox, "_read_id", lambda self, message: f"{original(self, message)}-{message.deliveries}")
+    return put(Inbox, "_read_id", lambda self, message: f"{original(self, message)}-{message.deliveries}")
 
 
 # Webhooks ---------------------------------------------------------------------------------------
 
 
 def _keep_events_for_five_minutes() -> AbstractContextManager[Any]:
-    return mock.patch.object(schedules.Schedule, "retention", property(lambda self: 300.0))
+    return put(schedules.Schedule, "retention", property(lambda self: 300.0))
 
 
 def _key_by_time() -> AbstractContextManager[Any]:
     """A retry has another time, and counts as another event."""
     original = receiver.Receiver._build_key
-    return mock.patch.object(
-        receiver.Receiver, "_build_key", lambda self, event: replace_key(original(self, event), event.timestamp)
-    )
+    return put(receiver.Receiver, "_build_key", lambda self, event: replace_key(original(self, event), event.timestamp))
 
 
 def replace_key(key: Any, timestamp: Any) -> Any:
@@ -182,7 +179,7 @@ def _accept_what_is_busy() -> AbstractContextManager[Any]:
     def error_response(error: Exception, provider: str) -> Any:
         return replies.accepted_response() if isinstance(error, NotNow) else original(error, provider)
 
-    return mock.patch.object(replies, "error_response", error_response)
+    return put(replies, "error_response", error_response)
 
 
 TOGETHER, ELSEWHERE = Situation(local_shop.TOGETHER), Situation(local_shop.ELSEWHERE)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
-from retrysafe.testing.simulation import Plan, Scenario, World, check
+from retrysafe.testing.simulation import Outcome, Plan, Scenario, World, check
 from retrysafe.testing.simulation.loop import Overrun
 from retrysafe.testing.simulation.network import FaultRates
 from retrysafe.testing.simulation.plan import draw_plan
 from retrysafe.testing.simulation.shop import SHOP
 from retrysafe.testing.simulation.shrink import read_rule
 from retrysafe.testing.simulation.world import MAX_STEPS as WORLD_STEPS
+from tests.simulation.ablations.reach import MISTAKES, AblationError, Reach, check_fits, watch, watch_reach
 
 Patch = Callable[[], AbstractContextManager[Any]]
 PlanHint = Callable[[Plan], Plan]
@@ -26,6 +29,10 @@ MAX_STEPS = 60_000
 """Code without its safeguard may go round for ever. A usual history has a few thousand steps."""
 CONVERGENCE = "I30 convergence"
 """Where this is the rule, a history may take as many steps as any other, and must come to its end."""
+
+
+CRASHES = tuple(f"{mistake.__name__}(" for mistake in (*MISTAKES, AssertionError))
+"""How the error of an application begins that has met a mistake, or an assertion of the library."""
 
 
 def keep_plan(plan: Plan) -> Plan:
@@ -44,8 +51,11 @@ class Situation:
 
     def play(self, seed: int) -> list[str]:
         """What is wrong with the history of a seed."""
+        return check(self.run(seed))
+
+    def run(self, seed: int) -> Outcome:
         world = World(seed, self.scenario, kinds=self.kinds, plan=self.plan(draw_plan(seed)))
-        return check(world.run())
+        return world.run()
 
     @property
     def is_general(self) -> bool:
@@ -63,21 +73,80 @@ class Ablation:
     situation: Situation = Situation()
 
 
+class Finding(NamedTuple):
+    """What a search came to. `seed`: the first one whose history breaks the rule; None: there is none. `reached`: how
+    often each patched place ran, in the history of that seed, or else in all of them."""
+
+    seed: int | None
+    reached: dict[str, int]
+    assertions: int
+    """How many histories an assertion of the library ended: without its safeguard it refuses to go on."""
+
+
 def find_seed(ablation: Ablation, first: int, last: int) -> int | None:
     """The first seed whose history breaks the rule with the safeguard gone."""
+    return find(ablation, first, last).seed
+
+
+def find(ablation: Ablation, first: int, last: int) -> Finding:
+    """Look for the first seed whose history breaks the rule with the safeguard gone, and prove that this is the
+    patch's doing. Raises AblationError if the patch crashes, or if the same history breaks the rule without it."""
+    in_all, assertions = Counter[str](), 0
+    for seed in range(first, last):
+        with ablation.patch(), watch_reach() as reach:
+            problems = play_ablated(ablation, seed, reach)
+        in_all.update(reach.counts)
+        assertions += problems is None
+        if problems and any(read_rule(problem) == ablation.rule for problem in problems):
+            check_cause(ablation, seed, reach)
+            return Finding(seed, dict(reach.counts), assertions)
+    return Finding(None, dict(in_all), assertions)
+
+
+def play_ablated(ablation: Ablation, seed: int, reach: Reach) -> list[str] | None:
+    """What is wrong with the history of a seed; None: an assertion of the library ended it. Raises AblationError if
+    the patch, or code behind it, crashed."""
+    outcome: Outcome | None = None
     steps = WORLD_STEPS if ablation.rule == CONVERGENCE else MAX_STEPS
-    with ablation.patch(), mock.patch("retrysafe.testing.simulation.world.MAX_STEPS", steps):
-        for seed in range(first, last):
-            gc.collect(0)  # what the last history left; in a process that only searches, nothing else collects it
-            try:
-                problems = ablation.situation.play(seed)
-            except Overrun as overrun:  # breaks no rule but this one
-                problems = [f"{CONVERGENCE}: {overrun}"]
-            except AssertionError:  # of the library itself, without its safeguard
-                continue
-            if any(read_rule(problem) == ablation.rule for problem in problems):
-                return seed
-    return None
+    gc.collect(0)  # what the last history left; in a process that only searches, nothing else collects it
+    with mock.patch("retrysafe.testing.simulation.world.MAX_STEPS", steps):
+        try:
+            outcome = ablation.situation.run(seed)
+        except Overrun as overrun:  # breaks no rule but this one
+            problems: list[str] | None = [f"{CONVERGENCE}: {overrun}"]
+        except AssertionError:  # of the library itself, without its safeguard
+            problems = None
+        else:
+            problems = check(outcome)
+    if reach.crashes:
+        raise AblationError(f"{ablation.name}, seed {seed}: the patch crashes: {reach.crashes[0]}")
+    for event in outcome.history.find("handler failed") if outcome is not None else ():
+        if event.data["error"].startswith(CRASHES):
+            raise AblationError(f"{ablation.name}, seed {seed}: the application crashes: {event.data['error']}")
+    return problems
+
+
+def check_cause(ablation: Ablation, seed: int, reach: Reach) -> None:
+    """A rule is broken: was the patch reached, and does the same history hold the rule without it? A history is the
+    same until a patch changes something, so then the patch has done it."""
+    if not reach.counts.total():
+        raise AblationError(f"{ablation.name}, seed {seed}: {ablation.rule!r} was broken, and the patch never ran")
+    problems = ablation.situation.play(seed)
+    if problems:
+        raise AblationError(f"{ablation.name}, seed {seed}: also without the patch: {problems[0]}")
+
+
+SURVIVOR_SEEDS = 20
+"""How many histories are played to say why an ablation survived."""
+
+
+def explain_survivor(ablation: Ablation) -> str:
+    """Why nothing was found: was the patched code ever reached?"""
+    found = find(ablation, 0, SURVIVOR_SEEDS)
+    if not found.reached:
+        return f"its patch never ran in {SURVIVOR_SEEDS} histories: it stands where no code passes any more"
+    ran = ", ".join(f"{place} {count} times" for place, count in sorted(found.reached.items()))
+    return f"in {SURVIVOR_SEEDS} histories ran {ran}; {found.assertions} were ended by an assertion of the library"
 
 
 # Hints ------------------------------------------------------------------------------------------------
@@ -106,13 +175,17 @@ def calm(**changes: Any) -> PlanHint:
 # Patches ----------------------------------------------------------------------------------------------
 
 
+def put(owner: Any, name: str, replacement: Any) -> AbstractContextManager[Any]:
+    """Replace an attribute for a block, and watch whether it is reached. Raises AblationError if the replacement cannot
+    be called as the original is."""
+    place = f"{getattr(owner, '__name__', owner)}.{name}".removeprefix("retrysafe.")
+    check_fits(place, inspect.getattr_static(owner, name), replacement)
+    return mock.patch.object(owner, name, watch(place, replacement))
+
+
 def substitute(owner: Any, name: str, make: Callable[[Any], Any]) -> Patch:
     """Replace an attribute by what `make` makes of it."""
-
-    def patch() -> AbstractContextManager[Any]:
-        return mock.patch.object(owner, name, make(getattr(owner, name)))
-
-    return patch
+    return lambda: put(owner, name, make(getattr(owner, name)))
 
 
 def always(owner: Any, name: str, value: Any) -> Patch:

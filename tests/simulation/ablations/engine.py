@@ -6,20 +6,19 @@ import os
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 from retrysafe.core import judge as judging
 from retrysafe.core.ops import Claim
 from retrysafe.core.outcomes import Busy, Execute, Outcome
 from retrysafe.core.records import Fence
 from retrysafe.core.states import State
-from retrysafe.engine import aheartbeat, aperform, drive, guard, heartbeat, orphaned_claims
+from retrysafe.engine import aheartbeat, aperform, drive, guard, heartbeat, orphaned_claims, safe
 from retrysafe.engine.aperform import AsyncPerformer
 from retrysafe.engine.clock import clock
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.engine.resending import ResendState
 from retrysafe.errors import StoreError, StoreUnavailable, StoreUnclear
-from tests.simulation.ablations.base import Ablation, Patch, Situation, always, calm, change, substitute, together
+from tests.simulation.ablations.base import Ablation, Patch, Situation, always, calm, change, put, substitute, together
 from tests.simulation.scenarios.interruptions import INTERRUPTIONS
 
 GUARDS = ("guard", "web")
@@ -152,7 +151,7 @@ def leave_what_was_swept(original: Any) -> Any:
 
 
 def look_back_for_nothing(original: Any) -> Any:
-    def release_late_grant(record_id: bytes, token: bytes) -> Any:
+    def release_late_grant(record_id: bytes, token: bytes, pauses: tuple[float, ...] = ()) -> Any:
         return
         yield
 
@@ -160,7 +159,7 @@ def look_back_for_nothing(original: Any) -> Any:
 
 
 def look_back_for_ever(original: Any) -> Any:
-    def release_late_grant(record_id: bytes, token: bytes) -> Any:
+    def release_late_grant(record_id: bytes, token: bytes, pauses: tuple[float, ...] = ()) -> Any:
         while True:
             yield 15.0
 
@@ -216,7 +215,7 @@ def swallow_cancellations(original: Any) -> Any:
 
 
 def patch_arun() -> AbstractContextManager[Any]:
-    return mock.patch("retrysafe.engine.safe.arun", swallow_cancellations(drive.arun))
+    return put(safe, "arun", swallow_cancellations(drive.arun))
 
 
 LATE_START: Patch = substitute(AsyncPerformer, "_invoke", start_late)

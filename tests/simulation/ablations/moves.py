@@ -12,8 +12,10 @@ from unittest import mock
 from retrysafe.core import moves, ops
 from retrysafe.core.records import CLOSED, Record
 from retrysafe.core.states import OPEN, SETTLED, State
+from retrysafe.stores import memory
 from retrysafe.testing.simulation.store import RemoteStore
-from tests.simulation.ablations.base import Ablation, Patch, Situation, always, calm, change
+from tests.simulation.ablations.base import Ablation, Patch, Situation, always, calm, change, put
+from tests.simulation.ablations.reach import watch
 from tests.simulation.scenarios.operations import OPERATIONS
 from tests.simulation.scenarios.web import WEB
 
@@ -33,7 +35,7 @@ def unfence(kind: type[Any]) -> Patch:
                     return after, True
             return original(found, op, now)
 
-        with mock.patch("retrysafe.stores.memory.move", move):
+        with put(memory, "move", move):
             yield
 
     return patch
@@ -51,7 +53,7 @@ def grant(wrongly: Callable[[Record, ops.Claim, int], bool], how: moves.Grant = 
                 return how
             return decided
 
-        return mock.patch.object(moves, "decide_grant", decide_grant)
+        return put(moves, "decide_grant", decide_grant)
 
     return patch
 
@@ -66,14 +68,14 @@ def refuse(wrongly: Callable[[Record, ops.Claim, moves.Grant], bool]) -> Patch:
             decided = original(found, op, now)
             return None if found is not None and decided is not None and wrongly(found, op, decided) else decided
 
-        return mock.patch.object(moves, "decide_grant", decide_grant)
+        return put(moves, "decide_grant", decide_grant)
 
     return patch
 
 
 def allow(kind: type[Any], states: frozenset[State], apply: Any) -> Patch:
     """Another rule for one operation."""
-    return lambda: mock.patch.dict(moves.FENCED_MOVES, {kind: (states, apply)})
+    return lambda: mock.patch.dict(moves.FENCED_MOVES, {kind: (states, watch(f"moves.{kind.__name__}", apply))})
 
 
 def advance_any(record: Record, op: ops.Advance, now: int) -> Record | None:
@@ -96,7 +98,7 @@ def count_leases_by_the_senders_clock() -> AbstractContextManager[Any]:
         now = time.time_ns() // 1000
         return await original(self, [replace(op, now=now) if hasattr(op, "now") else op for op in sent])
 
-    return mock.patch.object(RemoteStore, "execute_many", execute_many)
+    return put(RemoteStore, "execute_many", execute_many)
 
 
 GUARDS = Situation(kinds=("guard", "web", "rerun"))
@@ -144,7 +146,7 @@ ABLATIONS = (
     Ablation(
         "a takeover forgets the tokens before it",
         "I32 late copies",
-        lambda: mock.patch.object(Record, "ended_with_this", property(lambda record: ())),
+        lambda: put(Record, "ended_with_this", property(lambda record: ())),
     ),
     Ablation(
         "advances without a number",
@@ -168,7 +170,7 @@ ABLATIONS = (
     Ablation(
         "the reaper takes what is unfinished",
         "I13 nothing is lost",
-        lambda: mock.patch("retrysafe.stores.memory.reapable", lambda record, now: record.started < now - 60_000_000),
+        lambda: put(memory, "reapable", lambda record, now: record.started < now - 60_000_000),
     ),
     Ablation(
         "an own claim is not recognised",

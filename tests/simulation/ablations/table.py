@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -25,12 +26,16 @@ from typing import NamedTuple
 
 from retrysafe.testing.simulation.campaign import prepare_process
 from tests.simulation.ablations import ABLATIONS, Ablation, find_seed
+from tests.simulation.ablations.base import explain_survivor
+from tests.simulation.ablations.reach import AblationError
 from tests.simulation.ablations.what_broke import NOT_SIMULATED, PUT_BACK
+from tests.simulation.campaigns import read_commit_id
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/reference/ablations.md"
 SLICE_SEEDS = 100
 SPAN_SEEDS = 1_000_000
+COMMIT = re.compile(r"commit `([^`]+)`")
 UNFINISHED = 3
 """The exit status when the time was over before everything was searched."""
 
@@ -41,11 +46,13 @@ HEAD = """# Ablations
 An ablation takes one safeguard out, or puts one old defect back ([what broke](../explanation/what-broke.md)). The
 [simulation](../explanation/simulation.md) then has to notice: the rule in the second column must be seen broken. The
 number is how many seeds that took, as the median over the runs ({runs}), each with seeds of its own; "at most" is the
-slowest run. "Survived" means: not found within {limit} seeds. A survivor fails the build.
+slowest run. "Survived" means: not found within {limit} seeds. A survivor fails the build. The figures are of the code
+at commit `{commit}`.
+
+A discovery counts only if the patch ran, if nothing crashed, and if the same history without the patch breaks no rule.
 
 "General" are the seeds of our campaigns, with everything that they draw. The others are found in a situation that makes
 them frequent: certain kinds of purchases, certain faults, or an application of its own (`tests/simulation/scenarios`).
-The same situation without the ablation breaks no rule.
 
 | ablation | rule that is broken | seeds, median | at most | situation |
 |---|---|---|---|---|
@@ -151,11 +158,19 @@ def read_rows(page: str) -> dict[tuple[str, str], str]:
     return {(row.split(" | ")[0].removeprefix("| "), row.split(" | ")[1]): row for row in rows}
 
 
-def format_page(discoveries: list[Discovery], runs: int, limit: int, known: Mapping[tuple[str, str], str]) -> str:
-    """The page, with the known rows of what was not searched."""
+def format_page(
+    discoveries: list[Discovery], runs: int, limit: int, known: Mapping[tuple[str, str], str], commit: str
+) -> str:
+    """The page, with the known rows of what was not searched. `commit`: of which code its figures are."""
     rows = {**known, **{(each.ablation.name, each.ablation.rule): each.format_row() for each in discoveries}}
     listed = "\n".join(rows[each.name, each.rule] for each in ABLATIONS)
-    return f"{HEAD.format(runs=runs, limit=limit)}{listed}\n\n{format_what_broke()}"
+    return f"{HEAD.format(runs=runs, limit=limit, commit=commit)}{listed}\n\n{format_what_broke()}"
+
+
+def name_commits(page: str) -> str:
+    """The commit of this run; of a page that only gets what it lacks, the commit of its other rows, too."""
+    now, before = read_commit_id(), COMMIT.search(page)
+    return now if before is None else f"{before[1]}`, rows that were added later at `{now}"
 
 
 def format_what_broke() -> str:
@@ -190,7 +205,11 @@ def main(arguments: list[str]) -> int:
         if given.only in each.name and (each.name, each.rule) not in known
     ]
     notes = Notes(given.notes, given.limit)
-    search_all(numbers, given.runs, given.limit, given.jobs, given.seconds, notes)
+    try:
+        search_all(numbers, given.runs, given.limit, given.jobs, given.seconds, notes)
+    except AblationError as error:
+        print(f"an ablation that proves nothing: {error}", file=sys.stderr)
+        return 1
     discoveries, left = [], []
     for number in numbers:
         found = Discovery(ABLATIONS[number], notes.list_seeds(ABLATIONS[number].name, given.runs), given.limit)
@@ -199,12 +218,13 @@ def main(arguments: list[str]) -> int:
             print(found.format_row(), flush=True)
         else:
             left.append(found.ablation.name)
-    survivors = [each.ablation.name for each in discoveries if each.survived]
-    if survivors:
-        print(f"survived: {', '.join(survivors)}", file=sys.stderr)
+    survivors = [each.ablation for each in discoveries if each.survived]
+    for survivor in survivors:
+        print(f"survived: {survivor.name}: {explain_survivor(survivor)}", file=sys.stderr)
     if left:
         print(f"{len(left)} of {len(numbers)} are not finished: the same command goes on", file=sys.stderr)
         return UNFINISHED
     if given.write or given.missing:
-        PAGE.write_text(format_page(discoveries, given.runs, given.limit, known))
+        commit = name_commits(PAGE.read_text("utf-8") if given.missing else "")
+        PAGE.write_text(format_page(discoveries, given.runs, given.limit, known, commit))
     return 1 if survivors or not (numbers or known) else 0

@@ -59,7 +59,7 @@ def release_instead(original: Any) -> Any:
     """An answer that cannot be kept leaves a free key."""
 
     def settle_tombstone(self: Any, code: int, gone: Any) -> Any:
-        return (yield from self._release_flow("too large"))
+        return (yield from self.give_back_flow("too large"))
 
     return settle_tombstone
 

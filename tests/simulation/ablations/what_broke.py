@@ -30,6 +30,7 @@ PUT_BACK: dict[str, tuple[str, ...]] = {
     "An owner whose claim was granted unheard": ("an owner does not take back what was swept",),
     "A process was stopped for minutes (frozen, suspended) after its claim": ("a claim that was swept is left",),
     "A caller left without its key, and with a grant": ("a caller that leaves does not look back",),
+    "A cancelled caller left its key behind": ("what a cancelled caller is granted late is released once",),
     "A lower-case method went past": ("a lower-case method goes past",),
     "`/a%2Fb` got the answer of `/a/b`": ("an escaped slash is a slash",),
     "a router's redirect (307, 308": ("a router's redirect is stored", "every redirect is withdrawn"),
@@ -126,6 +127,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "Redis, async: a store that was closed as its connection broke",
         "Redis, async, on a client of your own",
         "PostgreSQL and MongoDB, async: a store that was closed",
+        "PostgreSQL: after an outage an application",
         "while the store was down every request held its thread",
         "The HTTP publisher's timeout began again",
         "PostgreSQL: of 100,000 jobs of one `order`",
@@ -142,6 +144,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "A page of the console read the whole store",
         "With a million keys open at once",
         "On a large SQL store *Operations*",
+        "On PostgreSQL a list of released records",
     ),
     TEXTS: (
         "The client's path went into `target` as it was",
@@ -188,6 +191,8 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
     ),
     CONSOLE: (
         "A form of the console whose sender went away",
+        "A form in pieces that ended early",
+        "`retrysafe console` printed its link",
         "The page *Requests* of the console",
         "An answer typed into the console was stored",
         'The console accepted "It did not happen"',

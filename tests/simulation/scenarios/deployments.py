@@ -38,19 +38,31 @@ class WiderBasket:
 
 
 def deploy(node: AppHost) -> Handler:
-    newer = node.host.name != "app-1" and not is_first_process()
+    changes = node.host.name != "app-1"
+    newer = changes and not is_first_process()
     safe = RetrySafe(async_store=node.safe.async_store, namespace=node.safe.namespace, forms="current")
-    operations = {kind: declare(node, safe if kind in CURRENT else node.safe, kind, newer) for kind in KINDS}
+    operations = {
+        kind: declare(node, safe if kind in CURRENT else node.safe, kind, changes if kind in BESIDE else newer)
+        for kind in KINDS
+    }
     if node.host.name.startswith("worker"):
         node.safe.operations.update(safe.operations)
     return run_operations(operations)
 
 
 CURRENT = ("renamed", "stopped", "failing")
+BESIDE = ("other_arguments", "other_input")
+"""Both versions run from the beginning. `other_arguments` needs no kill then: what a killed process sent with other
+arguments left no trace, and its key is sent with the new ones (docs/howto/deploying.md says so)."""
+MANY_ATTEMPTS = 5
+"""More than a history's crashes use up: an undo then has no cause but the deployment."""
 
 
 def declare(node: AppHost, safe: RetrySafe, kind: str, newer: bool) -> Any:
-    provider, operation = node.provider, safe.operation(kind, max_attempts=2 if kind == "other_input" else 6)
+    provider, operation = (
+        node.provider,
+        safe.operation(kind, max_attempts=MANY_ATTEMPTS if kind == "other_input" else 6),
+    )
     service = "second" if newer and kind == "moved_service" else "first"
     amount = 2 if newer and kind == "other_arguments" else 1
 

@@ -144,17 +144,21 @@ def test_no_count_is_lost_among_threads_though_there_is_no_lock() -> None:
             events.figures.store_calls.observe(("Lookup", ""), 0.001)
             events.figures.observe_store(Claim, 0.001)
             events.figures.end_execution(("http", "pay"), events.figures.begin_execution("http"))
+            events.granted.append(("http", "pay"))  # as a plain request does
+            events.replayed.append(("http", "target-0"))
+            events.figures.count_begin("http")
+            events.figures.end_completed(("http", "pay"), 0.001)
 
     running = [threading.Thread(target=count) for _ in range(threads)]
     for thread in running:
         thread.start()
     for thread in running:
         thread.join()
-    assert events.counts() == {"replayed": threads * times}
+    assert events.counts() == {"replayed": 2 * threads * times, "new": threads * times, "completed": threads * times}
     assert read(events.figures, ACTIVE) == {("http",): 0}
     (executions,) = read(events.figures, EXECUTIONS).values()
     assert isinstance(executions, Buckets)
-    assert executions.total == threads * times
+    assert executions.total == 2 * threads * times
     measured = read(events.figures, STORE_OPERATIONS)
     assert set(measured) == {("lookup", "", ""), ("claim", "", "")}
     for series in measured.values():
@@ -193,7 +197,7 @@ def test_times_are_sorted_while_others_are_added_and_while_somebody_looks() -> N
     def look() -> None:
         start.wait()
         for _ in range(rounds):
-            figures.sort_all_times()
+            figures.sort_collected()
 
     running = [threading.Thread(target=each) for each in (add, add, add, add, look)]
     for thread in running:
@@ -205,6 +209,25 @@ def test_times_are_sorted_while_others_are_added_and_while_somebody_looks() -> N
     assert found.total == 4 * rounds * 10
 
 
+def test_what_is_collected_is_counted_before_it_grows() -> None:
+    """A program that nobody asks for its figures keeps no more than a few hundred numbers of each series."""
+    figures = Figures()
+    events = Events(figures=figures)
+    for _ in range(20 * MAX_UNSORTED_TIMES):
+        figures.observe_store(Claim, 0.001)
+        events.granted.append(("http", "pay"))
+        figures.count_begin("http")
+        figures.end_completed(("http", "pay"), 0.001)
+        figures.observe_store(Claim, 0.001)
+        events.replayed.append(("http", "pay"))
+        figures.end_execution(("http", "pay"), figures.begin_execution("http"), "RuntimeError")
+        figures.end_execution(("http", "pay"), figures.begin_execution("http"))
+        collected = (events.granted, events.replayed, figures._begun, *figures._completed_times.values())
+        assert all(len(each) <= MAX_UNSORTED_TIMES for each in (*collected, *figures._execution_times.values()))
+    number = 20 * MAX_UNSORTED_TIMES
+    assert events.counts() == {"new": number, "replayed": number, "completed": number}
+
+
 def test_a_label_has_so_many_values_and_the_rest_is_other() -> None:
     events = Events()
     for number in range(3 * MAX_LABEL_VALUES):
@@ -212,14 +235,16 @@ def test_a_label_has_so_many_values_and_the_rest_is_other() -> None:
         series = ("http", f"target-{number}")
         events.figures.end_execution(series, events.figures.begin_execution("http"), f"Error{number}")
         events.figures.end_execution(series, events.figures.begin_execution("http"))
+        events.granted.append(series)
+        events.figures.end_completed(series, 0.001)
         events.figures.count("requests", ("present", f"target-{number}"))
     targets = {labels[2] for labels in read(events.figures, CLAIMS)}
     assert len(targets) == MAX_LABEL_VALUES + 1
-    assert read(events.figures, CLAIMS)["new", "http", OTHER] == 2 * MAX_LABEL_VALUES
+    assert read(events.figures, CLAIMS)["new", "http", OTHER] == 4 * MAX_LABEL_VALUES
     assert {labels[1] for labels in read(events.figures, EXECUTIONS)} == targets
     assert len(events.figures.counts) == MAX_LABEL_VALUES + 1
     assert len(events.figures.event_counts) == 1 + MAX_LABEL_VALUES + 1
-    assert events.counts() == {"new": 3 * MAX_LABEL_VALUES}
+    assert events.counts() == {"new": 6 * MAX_LABEL_VALUES, "completed": 3 * MAX_LABEL_VALUES}
 
 
 def test_a_tap_hears_each_figure_and_its_failure_disturbs_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+from retrysafe.web.problems import build_page_address
 from tests.web.conformance.targets import Target, new_key
 
 
@@ -13,8 +14,8 @@ def is_problem(response: object, status: int, name: str) -> bool:
     assert response.status_code == status == told["status"], response  # type: ignore[attr-defined]
     assert headers["content-type"] == "application/problem+json"
     assert headers["cache-control"] == "no-store"
-    assert 'rel="describedby"' in headers["link"]
-    assert told["type"] == f"urn:retrysafe:problem:{name}"
+    assert headers["link"] == f'<{told["type"]}>; rel="describedby"'
+    assert told["type"] == build_page_address(name)
     assert isinstance(told["retry_same_key"], bool)
     assert isinstance(told["safe_new_key"], bool)
     return True

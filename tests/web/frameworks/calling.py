@@ -9,6 +9,8 @@ from uuid import uuid4
 
 import httpx
 
+from retrysafe.core.problem_names import problem_name
+
 ALICE = {"Authorization": "Bearer alice"}
 BOB = {"Authorization": "Bearer bob"}
 
@@ -36,5 +38,5 @@ def is_replay(first: httpx.Response, again: httpx.Response) -> bool:
 def is_problem(response: httpx.Response, status: int, name: str) -> bool:
     told = response.json()
     assert response.headers["content-type"] == "application/problem+json"
-    assert (response.status_code, told["status"], told["type"]) == (status, status, f"urn:retrysafe:problem:{name}")
+    assert (response.status_code, told["status"], problem_name(told["type"])) == (status, status, name)
     return True

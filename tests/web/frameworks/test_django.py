@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from retrysafe.core.problem_names import problem_name
 from tests.web.frameworks import django_project as project  # sets Django up, so it comes first
 
 # isort: split
@@ -100,7 +101,7 @@ def same(first: Any, again: Any) -> None:
 
 def problem(response: Any, status: int, name: str) -> bool:
     assert response.status_code == status
-    return str(response.json()["type"]) == f"urn:retrysafe:problem:{name}"
+    return problem_name(response.json()["type"]) == name
 
 
 @pytest.mark.parametrize("path", ["/pay", "/login/pay", "/apay", "/early"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from retrysafe.core.problem_names import problem_name
 from tests.web.frameworks import django_project as project  # sets Django up, so it comes first
 
 # isort: split
@@ -260,7 +261,7 @@ def test_an_uncaught_exception_is_stored() -> None:
     key = fresh()
     first, again = send("/boom", key), send("/boom", key)
     assert first.status_code == 500
-    assert first.json()["type"] == "urn:retrysafe:problem:failed"
+    assert problem_name(first.json()["type"]) == "failed"
     assert first.whole == again.whole
     assert runs(key) == 1
 

@@ -13,6 +13,7 @@ from flask import Blueprint, Flask, Response, abort, g, got_request_exception, j
 
 from retrysafe import Answer, Key, Policy, RetrySafe
 from retrysafe.core.ops import List
+from retrysafe.core.problem_names import problem_name
 from retrysafe.errors import UsageError
 from retrysafe.web.flask import Idempotency, current_key
 
@@ -288,4 +289,4 @@ class TestWhatIsSetUpWrongly:
         app.post("/pay")(Idempotency(scope=lambda: None).protect()(lambda: "never"))
         told = app.test_client().post("/pay", headers={"Idempotency-Key": fresh()})
         assert told.status_code == 500
-        assert told.json["type"] == "urn:retrysafe:problem:misconfigured"
+        assert problem_name(told.json["type"]) == "misconfigured"

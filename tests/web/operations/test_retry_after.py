@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from fastapi import Depends, FastAPI, Response
 
-from retrysafe import Answer, Key, RetrySafe
+from retrysafe import Answer, Key, Policy, RetrySafe
 from retrysafe.web.fastapi import idempotent, install, respond
 from retrysafe.web.traffic import RouteDurations
 from tests.web.frameworks.calling import calling, is_problem
@@ -33,11 +34,11 @@ class Shop:
         async def place(cents: int) -> Answer:
             return Answer(201, {"charge": await charge(cents)})
 
-        protected = idempotent(lambda: "ann", strength="operation")
+        protected = idempotent(lambda: "ann", Policy(mode="optional"), strength="operation")
 
         @self.app.post("/orders")
-        async def orders(cents: int, key: Key = Depends(protected)) -> Response:  # noqa: B008
-            return respond(await order.start(cents, key=key))
+        async def orders(cents: int, key: Key | None = Depends(protected)) -> Response:  # noqa: B008
+            return respond(await order.start(cents, key=key or "a request without a key"))
 
 
 async def test_a_client_of_a_short_operation_is_not_sent_away_for_the_whole_lease() -> None:
@@ -76,3 +77,15 @@ async def test_the_estimate_is_what_the_route_took_and_a_replay_does_not_count(m
         shop.may_answer.set()
         await second
     assert busy.headers["retry-after"] == "40"
+
+
+async def test_a_run_without_a_key_counts_for_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    observed: list[float] = []
+    monkeypatch.setattr(RouteDurations, "observe", lambda durations, target, seconds: observed.append(seconds))
+    shop = Shop()
+    shop.may_answer.set()
+    began = time.monotonic()
+    async with calling(shop.app) as http:
+        assert (await http.post("/orders?cents=5")).status_code == 201
+    (seconds,) = observed
+    assert 0 <= seconds <= time.monotonic() - began, "not how long this machine is up"

@@ -33,6 +33,7 @@ from starlette.requests import Request as StarletteRequest
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from retrysafe.operations import stage
 from retrysafe.testing.driver import LoopThread
 from retrysafe.web import fastapi, flask, litestar, quart, starlette
 from tests.transactions.django_databases import django_alias
@@ -65,6 +66,8 @@ class Desk:
         """What happens when the first, second … call begins."""
         self.then_sql: Sequence[Step] = ()
         """What the handler does after its write, each time: statements on its transaction, and other things."""
+        self.topics: Sequence[str] = ()
+        """The topics of the jobs that the handler stages after its write."""
         self.calls: list[str] = []
         self.abort: Callable[[int], Any] = lambda status: None
         self.closers: list[Callable[[], object]] = []
@@ -74,6 +77,8 @@ class Desk:
     def pay(self, tx: Any, value: str) -> Told:
         self.begin()
         tx.execute(self.sql, [value])
+        for topic in self.topics:
+            stage(tx, topic, {"of": value})
         for step in self.then_sql:
             step() if callable(step) else tx.execute(step)
         return self.told(value)
@@ -81,6 +86,8 @@ class Desk:
     async def apay(self, tx: Any, value: str) -> Told:
         self.begin()
         await tx.execute(self.sql, [value])
+        for topic in self.topics:
+            await stage(tx, topic, {"of": value})
         for step in self.then_sql:
             step() if callable(step) else await tx.execute(step)
         return self.told(value)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from retrysafe import Policy
+from retrysafe.core.jobs import ListJobs
 from retrysafe.core.ops import List
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
+from tests.opening import unique
 from tests.transactions.rigs import COMMIT
 from tests.web.frameworks.calling import is_problem, is_replay
 from tests.web.transactions.shops import EVENTS, Shop, Told, raising
@@ -75,6 +77,29 @@ def test_a_minted_key_gets_a_transaction_too(shop: Shop) -> None:
     told = shop.post(key=None)
     assert (told.status_code, shop.world.effects()) == (201, ["a"])
     assert told.headers["idempotency-key"]
+
+
+# Jobs ---------------------------------------------------------------------------------------------
+
+
+def list_topics(shop: Shop) -> list[str]:
+    """The topics of this test's own jobs: worlds of one server share their outbox."""
+    staged = shop.world.safe.execute(ListJobs(limit=10_000))
+    return sorted(each.job.topic for each in staged if each.job.topic in shop.desk.topics)
+
+
+def test_jobs_of_a_handler_commit_with_its_work(shop: Shop) -> None:
+    shop.open()
+    shop.desk.topics = sorted(unique(name) for name in ("receipt", "mail"))
+    assert [shop.post().status_code, shop.post().status_code] == [201, 201]
+    assert list_topics(shop) == shop.desk.topics
+
+
+def test_jobs_of_a_handler_that_fails_are_rolled_back_with_its_work(shop: Shop) -> None:
+    shop.open()
+    shop.desk.topics, shop.desk.then = [unique("receipt")], [raising(RuntimeError("afterwards"))]
+    assert shop.post().status_code == 500
+    assert (list_topics(shop), shop.world.effects()) == ([], [])
 
 
 # Failures -----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 
 from retrysafe import Policy, current_lease
 from retrysafe.core.ops import Claim, Complete
+from retrysafe.core.problem_names import problem_name
 from retrysafe.core.states import State
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
@@ -22,7 +23,7 @@ from tests.web.unit.harness import Caller, Counting, World, answer, call, scope_
 
 def problem_of(caller: Caller) -> str:
     kind: str = json.loads(caller.body)["type"]
-    return kind.removeprefix("urn:retrysafe:problem:")
+    return problem_name(kind)
 
 
 # What passes through ------------------------------------------------------------------------------

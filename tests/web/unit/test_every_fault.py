@@ -37,11 +37,11 @@ class Story:
 
     def check(self, pieces: list[bytes] | None) -> None:
         assert self.runs <= 1
-        ours = [body for status, body in self.told if b"urn:retrysafe:problem:" in body]
-        theirs = {body for status, body in self.told if b"urn:retrysafe:problem:" not in body}
+        ours = [body for status, body in self.told if b"/problems/" in body]
+        theirs = {body for status, body in self.told if b"/problems/" not in body}
         assert len(theirs) <= 1, "two clients, two answers"
         assert all(body == b"".join(pieces or []) for body in theirs)
-        final = [body for body in ours if b'problem:failed"' in body]
+        final = [body for body in ours if b'/problems/failed/"' in body]
         assert len(set(final)) <= 1
 
 

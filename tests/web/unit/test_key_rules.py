@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from retrysafe.core.problem_names import problem_name
 from retrysafe.errors import MalformedKey
 from retrysafe.web.asgi import IdempotencyMiddleware
 from retrysafe.web.key_header import KeyRule, read_key
@@ -20,7 +21,7 @@ async def detail(key: str, rule: KeyRule, *more: str) -> str:
     headers = [(b"idempotency-key", line.encode()) for line in more]
     told = await call(middleware, scope_of(key=key, headers=headers))
     body: dict[str, Any] = json.loads(told.body)
-    assert (told.status, body["type"]) == (400, "urn:retrysafe:problem:malformed-key")
+    assert (told.status, problem_name(body["type"])) == (400, "malformed-key")
     text: str = body["detail"]
     assert key not in text
     return text

@@ -103,12 +103,12 @@ def test_s31_every_problem_says_what_to_do_and_nothing_else(problem: problems.Pr
     told = problems.build_problem_response(problem, Codes(), retry_after=3)
     body, headers = json.loads(told.body), dict(told.headers)
     assert list(body) == ["type", "title", "status", "detail", "retry_same_key", "safe_new_key"]
-    assert body["type"] == f"urn:retrysafe:problem:{problem.anchor}"
+    assert body["type"] == f"{problems.DOCS_URL}/{problem.anchor}/"
     assert body["status"] == told.status
     assert headers["content-type"] == "application/problem+json"
     assert headers["cache-control"] == "no-store"
     assert headers["retry-after"] == "3"
-    assert headers["link"].endswith(f'/{problem.anchor}/>; rel="describedby"')
+    assert headers["link"] == f'<{body["type"]}>; rel="describedby"'
     assert headers["content-length"] == str(len(told.body))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from retrysafe import Policy, current_lease
 from retrysafe.core.ops import Claim, Complete
+from retrysafe.core.problem_names import problem_name
 from retrysafe.core.states import State
 from retrysafe.errors import UsageError
 from retrysafe.testing.faults import Fault
@@ -47,7 +48,7 @@ class App:
 
 def problem_of(call: WsgiCall) -> str:
     kind: str = json.loads(call.body)["type"]
-    return kind.removeprefix("urn:retrysafe:problem:")
+    return problem_name(kind)
 
 
 def protected(app: Any, world: World | None = None, **more: Any) -> IdempotencyMiddleware:

@@ -63,7 +63,7 @@ class MssqlDialect(Dialect):
         text = expand_least_greatest(_returning_to_output(text)).replace("{columns}", _COLUMNS)
         # These values may be long. The cast names their type, so that the server does not guess it from the literal.
         text = _LARGE_VALUE.sub(r"CAST(:\1 AS varbinary(max))", text)
-        return super().fill(text, bracket_names(names))
+        return super().fill(text.replace("{collation}", COLLATION), bracket_names(names))
 
 
 DIALECT = MssqlDialect(
@@ -74,6 +74,16 @@ DIALECT = MssqlDialect(
     greatest="greatest",
     parameter="%({})s",
     began="CURRENT_TRANSACTION_ID()",
+    create_meta=(
+        "CREATE TABLE {meta} (name nvarchar(64) COLLATE {collation} NOT NULL PRIMARY KEY, "
+        "value nvarchar(max) COLLATE {collation} NOT NULL)"
+    ),
+    put_version=(
+        "UPDATE {meta} SET value = '{version}' WHERE name = 'version'\nGO\n"
+        "INSERT INTO {meta} (name, value) SELECT 'version', '{version}' "
+        "WHERE NOT EXISTS (SELECT 1 FROM {meta} WHERE name = 'version')"
+    ),
+    find_table="SELECT 1 WHERE OBJECT_ID('{table}', 'U') IS NOT NULL",
 )
 
 

@@ -9,8 +9,12 @@ import pymssql
 
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
-from retrysafe_mssql.dialect import COLLATION, MssqlLocation, bracket_names
+from retrysafe.stores.sql.dialect import Statement
+from retrysafe.stores.sql.names import TableNames
+from retrysafe.stores.sql.schema_doctor import diagnose_schema
+from retrysafe_mssql.dialect import COLLATION, DIALECT, MssqlLocation, bracket_names
 from retrysafe_mssql.pool import connect, quit_quietly
+from retrysafe_mssql.protocol import read_last_rows
 
 OLDEST_VERSION = 13
 """SQL Server 2016, the first with DATEDIFF_BIG, OPENJSON and CURRENT_TRANSACTION_ID."""
@@ -44,11 +48,23 @@ def diagnose(at: MssqlLocation) -> Diagnosis:
     try:
         with connection.cursor(as_dict=True) as cursor:
             found = read_settings(cursor, bracket_names(at.names).keys)
+        with connection.cursor() as cursor:
+            schema = read_schema(cursor, at.names)
     except pymssql.Error as error:
         raise StoreUnavailable(f"the server cannot be asked: {error}") from error
     finally:
         quit_quietly(connection)
-    return Diagnosis(f"SQL Server {found['version']}", tuple(check_settings(found)))
+    return Diagnosis(f"SQL Server {found['version']}", (*check_settings(found), *schema))
+
+
+def read_schema(cursor: Any, names: TableNames) -> list[Finding]:
+    """Which tables are missing, and whether the version of the schema fits."""
+
+    def send(statement: Statement) -> list[Any]:
+        cursor.execute(statement.sql)
+        return list(read_last_rows(cursor))
+
+    return diagnose_schema(DIALECT, names, send)
 
 
 def read_settings(cursor: Any, table: str) -> Settings:

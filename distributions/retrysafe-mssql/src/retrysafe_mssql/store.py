@@ -6,7 +6,7 @@ around pyodbc as well, and needs a driver that is installed on the system; pymss
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -31,6 +31,7 @@ class MssqlStore:
     """A sync store, made from a URL."""
 
     capabilities = CAPABILITIES
+    recreates_tables = True
 
     def __init__(self, at: MssqlLocation) -> None:
         self.names = at.names
@@ -52,9 +53,9 @@ class MssqlStore:
 
         return self._with_retries(lambda send: run_in_transaction(send, execute_each), batch=True) if ops else []
 
-    def migrate(self) -> list[str]:
+    def migrate(self, recreate: Collection[str] = ()) -> list[str]:
         return self._with_retries(
-            lambda send: run_in_transaction(send, lambda inner: follow(schema.upgrade(self.names), inner))
+            lambda send: run_in_transaction(send, lambda inner: follow(schema.upgrade(self.names, recreate), inner))
         )
 
     def close(self) -> None:

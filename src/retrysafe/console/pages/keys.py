@@ -96,7 +96,9 @@ def read_page(visit: Visit, wanted: KeyFilter, cursor: str, rows: int = PAGE_ROW
     for name, query, on_lapse in parts[names.index(at) if cursor else 0 :]:
         while True:
             page = visit.session.execute(replace(query, cursor=inner, limit=rows, examine=SCANNED_ROWS))
-            examined += count_examined(page, rows, SCANNED_ROWS)
+            # The end of a list is no record that was examined: an empty store has none.
+            whole = len(page.records) + len(page.unreadable)
+            examined += count_examined(page, rows, SCANNED_ROWS) if page.cursor else whole
             unreadable += len(page.unreadable)
             found += [
                 each

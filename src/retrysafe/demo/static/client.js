@@ -2,10 +2,15 @@
 
 const LATER_MS = 20000; // how long a later try waits
 const PAUSE_MS = 500; // before the second try, when the server does not say how long to wait
-const LONGEST_PAUSE_MS = 2000; // each further pause is twice as long, up to this
+const LONGEST_PAUSE_MS = 1000; // each further pause is twice as long, up to this
 
-const sleep = (ms, signal) =>
+// Every wait is marked with its reason, for the browser's performance panel: what a story waits for on purpose can be
+// told from what the machine takes.
+const mark = (why, ms, start = performance.now()) => performance.measure(`wait: ${why}`, { start, duration: ms });
+
+const sleep = (ms, signal, why = "events") =>
   new Promise((resolve, reject) => {
+    mark(why, ms);
     const timer = setTimeout(resolve, ms);
     signal?.addEventListener("abort", () => { clearTimeout(timer); reject(signal.reason); }, { once: true });
   });
@@ -20,21 +25,29 @@ export async function pay({ order, key, fault, patience, tell, signal }) {
     if (key) headers["idempotency-key"] = key;
     if (fault && attempt === 1) headers["x-demo-fault"] = fault;
     let pause = Math.min(PAUSE_MS * 2 ** (attempt - 1), LONGEST_PAUSE_MS);
+    let why = "the server does not answer";
+    const longest = attempt === 1 ? patience : LATER_MS;
+    const sent = performance.now();
     try {
-      const impatient = AbortSignal.any([signal, AbortSignal.timeout(attempt === 1 ? patience : LATER_MS)]);
+      const impatient = AbortSignal.any([signal, AbortSignal.timeout(longest)]);
       const body = JSON.stringify({ amount: 10000, currency: "usd", order });
       const answer = await fetch("/payments", { method: "POST", headers, body, signal: impatient });
       const fields = await answer.json();
       const replayed = answer.headers.get("idempotent-replayed") === "true";
       tell({ what: "answer", request, status: answer.status, replayed, fields });
       if (answer.status < 500 && answer.status !== 409) return { status: answer.status, replayed, fields };
-      pause = 1000 * Number(answer.headers.get("retry-after") ?? pause / 1000);
+      if (answer.headers.has("retry-after")) {
+        pause = 1000 * Number(answer.headers.get("retry-after"));
+        why = "Retry-After";
+      }
     } catch (error) {
       if (signal.aborted) throw signal.reason;
+      if (error.name === "TimeoutError") mark("patience", longest, sent);
       tell({ what: "silence", request });
+      why = "after silence";
     }
-    await sleep(pause, signal);
+    await sleep(pause, signal, why);
   }
 }
 
-export { sleep };
+export { mark, sleep };

@@ -1,12 +1,11 @@
 // The page: it clicks, listens to the events, and plays the story.
 
-import { pay, sleep } from "./client.js";
+import { mark, pay, sleep } from "./client.js";
 import { Lanes } from "./lanes.js";
 import { fillKeyPanel, showSource } from "./panels.js";
 import { describe, logLine, Purchase } from "./purchase.js";
 import { playScene, SCENES, TITLES } from "./story.js";
 
-const READING_MS = 2600; // between two scenes
 const STORES = { postgres: "PostgreSQL", redis: "Redis", sqlite: "SQLite", mysql: "MySQL", mongodb: "MongoDB" };
 const at = (id) => document.getElementById(id);
 const lanes = new Lanes(at("lanes"));
@@ -105,7 +104,7 @@ async function click({ fault } = {}) {
     mine.hearPage(event, now());
     hear(event, mine);
   };
-  const patience = fault === "cut" ? 600 + 1000 / speed() : 20000;
+  const patience = fault === "cut" ? 500 + 800 / speed() : 20000;
   try {
     const answer = await pay({ order: mine.order, key: mine.key, fault, patience, tell, signal: stop.signal });
     if (mine === purchase) showPaid(answer);
@@ -123,13 +122,14 @@ function hear(event, mine = purchase) {
   const text = logLine(event, mine);
   const caption = describe(event, mine);
   if (text) log(text);
+  if (event.what === "charged" || event.what === "recognised") mark("the provider", event.takes);
   if (caption) say(caption);
   show();
 }
 
 const shop = {
-  say, click, begin,
-  pause: (ms, fixed) => sleep(fixed ? ms : ms / speed(), stop.signal),
+  say, click, begin, speed,
+  pause: (ms, why = "between clicks") => sleep(ms, stop.signal, why),
   async finish(id, withKey) {
     const mine = purchase;
     const all = await (await fetch("/provider/charges")).json();
@@ -164,9 +164,9 @@ async function play(numbers) {
       nextScene = number;
       showControls();
       markScene(number);
-      await playScene(shop, number);
+      const reading = await playScene(shop, number);
       nextScene = (number + 1) % TITLES.length;
-      if (number !== numbers.at(-1)) await shop.pause(READING_MS);
+      if (number !== numbers.at(-1)) await shop.pause(reading, "reading");
     }
   } catch (error) {
     if (!mine.signal.aborted) throw error;

@@ -110,7 +110,7 @@ export function describe(event, purchase) {
     case "lost": return "The card is charged, and the payment is stored. The answer is lost on its way back.";
     case "silence": return `The page heard nothing. It sends the payment again, ${keyed ? "with the same key" : "without a key"}.`;
     case "shop.killed": return `The provider has charged the card. The server is killed (SIGKILL, process ${event.pid}) before it hears of it.`;
-    case "shop.listening": return `The supervisor has restarted the server (process ${event.pid}). The page asks again.`;
+    case "shop.listening": return `The supervisor has started the server again (process ${event.pid}). The page asks again.`;
     default: return null;
   }
 }

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from retrysafe.core.ops import Claim, ClaimReply, Op
 from retrysafe.errors import StoreError, StoreOutage, StoreUnclear
-from retrysafe.stores.base import AsyncStore, BatchRefused, FastRead, provides, read_capabilities
+from retrysafe.stores.base import AsyncStore, BatchRefused, FastRead, find_submit, provides, read_capabilities
 from retrysafe.stores.batching.queue import (
     MAX_BATCH_OPS,
     MAX_IN_FLIGHT_BATCHES,
@@ -103,6 +103,7 @@ class AsyncBatchQueue:
         self._limit = queue
         self._max_in_flight = max_in_flight
         self._on_batch = on_batch
+        self._submit = find_submit(store)
         self._in_flight: list[InFlightBatch] = []
         self._pumps: dict[asyncio.Task[None], InFlightBatch] = {}
         self._queue: deque[AsyncPending] = deque()
@@ -126,8 +127,16 @@ class AsyncBatchQueue:
             self._on_batch_done(batch)
 
     def submit(self, op: Op[Any]) -> asyncio.Future[Any] | None:
-        """Let the operation join the next batch. None if nothing is in flight: then its caller sends it at once."""
-        return self._enqueue(op, self._send_alone) if self._in_flight else None
+        """Let the operation join the next batch. If nothing is in flight, the store sends it at once; None if the store
+        cannot: then the caller executes it."""
+        if self._in_flight:
+            return self._enqueue(op, self._send_alone)
+        submitted = None if self._submit is None else self._submit(op)
+        if submitted is not None and not submitted.done():
+            batch = InFlightBatch(asyncio.get_running_loop().time())
+            self._in_flight.append(batch)
+            submitted.add_done_callback(lambda _: self._on_batch_done(batch))
+        return submitted
 
     def _send_alone(self, pending: AsyncPending) -> None:
         """Send one operation outside the queue, in a task."""
@@ -226,14 +235,17 @@ class AsyncBatchQueue:
 
     async def _send(self, batch: list[AsyncPending]) -> None:
         self._on_batch(batch)
+        if len(batch) < 2 and len(self._in_flight) > 1:
+            # It may wait for a locked row for long, and must not count as a batch in flight meanwhile.
+            return deliver_all(batch, [SEND_UNBATCHED] * len(batch))
         if len(batch) < 2:
             return await self._send_unbatched(batch)
         try:
             deliver_all(batch, await self._execute_many_with_resend([pending.op for pending in batch]))
         except StoreOutage as error:
             fail_all(batch, error)
-        except BatchRefused:
-            deliver_all(batch, [SEND_UNBATCHED] * len(batch))
+        except BatchRefused as refused:
+            deliver_all(batch, refused.replies or [SEND_UNBATCHED] * len(batch))
         except StoreError:  # one of the operations is refused: find it by halving
             for half in split_in_half(batch):
                 await self._send_half(half)
@@ -288,9 +300,10 @@ class AsyncBatching(AsyncStoreWrapper):
 
     def submit(self, op: Op[Any]) -> asyncio.Future[Any] | None:
         queue = self._queues.get(type(op))
-        if queue is None or not queue.busy:
+        if queue is None:
             return None
-        if self._try_read_claim is not None and isinstance(op, Claim):
+        # As in `execute`: if nothing is in flight, the store reads by itself.
+        if self._try_read_claim is not None and queue.busy and isinstance(op, Claim):
             found = self._try_read_claim(op)
             if found is not None:
                 done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

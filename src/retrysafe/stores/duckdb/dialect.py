@@ -22,6 +22,7 @@ CAPABILITIES = Capabilities(
     clock="host",
     outbox=True,
     lists_by_id=True,
+    finds_keys=True,  # it keeps columns: to look for a key it reads the keys and nothing else
     backlog="scan",
     mixed_batches=True,
 )
@@ -38,6 +39,7 @@ DIALECT = Dialect(
     find_table=("SELECT 1 FROM duckdb_tables() WHERE database_name = current_database() AND table_name = '{bare}'"),
     try_lock=":lock",
     began="txid_current()",
+    finds_keys=True,
 )
 
 _OPTIONS = frozenset({"table"})

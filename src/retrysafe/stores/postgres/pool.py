@@ -1,4 +1,9 @@
-"""The connection pools of psycopg that the async and the sync store open from a URL, and where they connect to."""
+"""The connection pools of psycopg that the async and the sync store open from a URL, and where they connect to.
+
+A pool that cannot connect tries again after one second, two, four, and so on for `reconnect_timeout`, and no caller
+makes it hurry. With psycopg's five minutes, an application stays away for as long again as the server was. So a pool
+gives up after `pool_timeout`, as its callers do, and the next caller makes it connect at once.
+"""
 
 from __future__ import annotations
 
@@ -73,6 +78,7 @@ def abuild_pool(at: PostgresLocation) -> AsyncPool:
         min_size=0,
         max_size=at.pool,
         timeout=at.pool_timeout,
+        reconnect_timeout=at.pool_timeout,
         kwargs={"autocommit": True},
         name="retrysafe",
         open=False,
@@ -87,6 +93,7 @@ def build_pool(at: PostgresLocation) -> Pool:
         min_size=1,
         max_size=at.pool,
         timeout=at.pool_timeout,
+        reconnect_timeout=at.pool_timeout,
         kwargs={"autocommit": True},
         name="retrysafe",
         open=True,

@@ -15,8 +15,8 @@ from retrysafe.stores.notify import AsyncListener, OnNotify, ShouldContinue
 from retrysafe.stores.redis import notify, urls, wire
 from retrysafe.stores.redis.aio import open_pool
 from retrysafe.stores.redis.commands import READERS, ScriptCall, plan_migration, plan_operation, read_done
+from retrysafe.stores.redis.compiled import PACKERS
 from retrysafe.stores.redis.node import AsyncClusterNodes, AsyncNode
-from retrysafe.stores.redis.packing import PACKERS
 from retrysafe.stores.redis.pipe import Pipe
 from retrysafe.stores.redis.routing import Cluster, RoutingPause, RoutingRequest, cluster_name, route_plan
 from retrysafe.stores.redis.slots import Address, Topology, slot_of

@@ -14,9 +14,9 @@ from retrysafe.stores.notify import AsyncListener
 from retrysafe.stores.redis import notify, replicas, urls, wire
 from retrysafe.stores.redis.aconnection import with_abort_on_disconnect
 from retrysafe.stores.redis.commands import READERS, ScriptCall, plan_migration, plan_operation, read_done
+from retrysafe.stores.redis.compiled import PACKERS
 from retrysafe.stores.redis.layout import DEFAULT_PREFIX, Layout
 from retrysafe.stores.redis.node import AsyncNode
-from retrysafe.stores.redis.packing import PACKERS
 from retrysafe.stores.redis.replicas import NO_WAIT, ReplicaWait
 
 R = TypeVar("R")

@@ -62,6 +62,11 @@ class Layout:
         bucket = record_id[0] % self.buckets
         return record_id.hex().encode(), self._heads[bucket], self._packed[bucket]
 
+    def packed_bucket(self, record_id: bytes) -> tuple[bytes, bytes]:
+        """Like `packed_record_keys`, without the id in hex."""
+        bucket = record_id[0] % self.buckets
+        return self._heads[bucket], self._packed[bucket]
+
     def bucket_keys(self, bucket: int) -> tuple[bytes, ...]:
         """The keys for an operation on a whole bucket: its indexes, then the common start of its records' keys."""
         return (*self._indexes[bucket], self._heads[bucket])

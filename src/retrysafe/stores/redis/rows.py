@@ -23,7 +23,7 @@ from struct import Struct, error, pack, unpack_from
 from typing import Any, get_args
 
 from retrysafe.core.ops import Claim
-from retrysafe.core.records import Answer, Fingerprint, Gone, Headers, Record, past_tokens, unpack_tokens
+from retrysafe.core.records import Answer, Fingerprint, Gone, Headers, Record, read_past_tokens
 from retrysafe.errors import CorruptRecord
 from retrysafe.stores.redis.layout import LAPSE_CODES, STATE_CODES
 
@@ -173,7 +173,7 @@ def _decode_record(record_id: bytes, row: Mapping[bytes, bytes], born: BornParts
         expires,
         retention,
         int(row.get(b"q", b"0")),
-        past_tokens(unpack_tokens(row[b"e"]), token) if b"e" in row else (),
+        read_past_tokens(row[b"e"], token) if b"e" in row else (),
     )
 
 

@@ -65,6 +65,8 @@ class Dialect:
     """Store the number of the last applied migration in place of `{version}`."""
     find_table: str = ""
     """A query that has a row if a table exists: `{table}` is its quoted name, `{bare}` the name without schema."""
+    finds_keys: bool = False
+    """Lists of one key are filtered by it (`Capabilities.finds_keys`)."""
     oldest_reader: int = 2
     """The schema version of the release before this one, whose processes may work beside this schema (rule 17). A
     release sets it to the last version of the one before it."""

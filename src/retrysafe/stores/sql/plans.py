@@ -182,6 +182,9 @@ class SqlPlans:
             more = yield Statement(self.texts["list_open_count"], {"limit": op.max_sorted + 1}, writes=False)
             few = int(more[0][0]) <= op.max_sorted
         conditions, values = _list_conditions(op, few)
+        if op.key is not None and self._dialect.finds_keys:
+            conditions.append("key = :key")
+            values["key"] = op.key
         stop = b""
         if op.examine and not (few or op.resting):
             seen = {"after": values["after"], "skip": op.examine - 1}
@@ -273,7 +276,8 @@ def _list_conditions(op: List, few: bool) -> tuple[list[str], dict[str, Any]]:
         # A literal, not a parameter, so that the planner can use a partial index.
         conditions.append(f"state = '{op.state.value}'")
     if op.state is State.RELEASED:
-        conditions.append("expires > {now}")
+        # `+ 0` keeps planners from the index of what expires: it holds everything that is finished.
+        conditions.append("expires + 0 > {now}")
     if few:
         # The condition of the index of open records, beside the wanted one.
         conditions.append("state IN ('claimed', 'uncertain')")

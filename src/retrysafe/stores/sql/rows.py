@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from retrysafe.core.ops import Claim
-from retrysafe.core.records import Answer, Fingerprint, Record, pack_tokens, past_tokens, unpack_tokens
+from retrysafe.core.records import Answer, Fingerprint, Headers, Record, pack_tokens, read_past_tokens
 from retrysafe.core.states import STATES
 from retrysafe.errors import CorruptRecord
 
@@ -21,6 +22,10 @@ _encode_text = json.encoder.encode_basestring_ascii
 
 ON_LAPSE = frozenset({"resume", "uncertain", "rerun"})
 
+MAX_REMEMBERED_HEADERS = 512
+MAX_REMEMBERED_CHARS = 1_024
+"""Longer headers are read anew each time: clients may have a part in their length."""
+
 
 def read_record(row: Sequence[Any]) -> Record:
     """Read a record. Raises CorruptRecord if a column has an impossible value: no value is guessed."""
@@ -32,20 +37,30 @@ def read_record(row: Sequence[Any]) -> Record:
     try:
         if on_lapse not in ON_LAPSE:
             raise ValueError(f"on_lapse is {on_lapse!r}")
-        answer = None if status is None else Answer(status, bytes(body), read_headers(headers), gone)
+        answer = None if status is None else Answer.from_parts(status, bytes(body), read_headers(headers), gone)
         token = bytes(token)
-        return Record(
+        # From one tuple: two dozen arguments cost more than twice as much.
+        return Record._make((
             bytes(record_id), namespace, kind, scope, key, target, Fingerprint.parse(fingerprint), STATES[state],
             attempt, token, bytes(run), lease_until, on_lapse, point, bytes(progress), bytes(input_),
             answer, note, created, started, completed, expires, retention, advances,
-            past_tokens(unpack_tokens(bytes(ended)), token),
-        )  # fmt: skip
+            read_past_tokens(bytes(ended), token),
+        ))  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptRecord(bytes(record_id), f"{type(error).__name__}: {error}") from error
 
 
-def read_headers(text: str) -> list[tuple[str, str]]:
-    return [(name, value) for name, value in json.loads(text)] if text else []
+def read_headers(text: str) -> Headers:
+    if not text:
+        return ()
+    return _parse_headers_cached(text) if len(text) <= MAX_REMEMBERED_CHARS else _parse_headers(text)
+
+
+def _parse_headers(text: str) -> Headers:
+    return tuple([(name, value) for name, value in json.loads(text)])
+
+
+_parse_headers_cached = lru_cache(MAX_REMEMBERED_HEADERS)(_parse_headers)  # most answers have the same few headers
 
 
 def write_headers(answer: Answer) -> str:

@@ -6,6 +6,7 @@ takes longer. It writes in a thread of its own, because a commit waits for the d
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -69,6 +70,18 @@ class AsyncSqliteStore:
         if is_usual(op):
             return await self._writer.call(self._file.execute_after_read, op)
         return await afollow(self._file.plans.plan_without_read(op), self._send)
+
+    def submit(self, op: Op[Any]) -> asyncio.Future[Any] | None:
+        """The reply that a claim reads, or the future of the usual write. None: it has to be executed."""
+        if not self._prepared:
+            return None
+        if type(op) is Claim:
+            found = self._file.try_read_claim(op)
+            if found is not None:
+                read: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                read.set_result(found)
+                return read
+        return self._writer.call(self._file.execute_after_read, op) if is_usual(op) else None
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         return await self._writer.call(self._file.execute_many, ops)

@@ -182,6 +182,25 @@ def test_where_lists_go_by_id_a_list_can_begin_at_any(do: Do) -> None:
         assert [record.id for record in page.records] == ids[index : index + 3]
 
 
+def test_where_keys_are_found_a_list_is_of_one_key(do: Do) -> None:
+    """In every scope, kind and namespace, and nothing else."""
+    if not do.capabilities.finds_keys:
+        pytest.skip("no list of one key")
+    populate(do)
+    for scope in ("s1", "s2", "s3"):
+        assert do(claim("shared", scope=scope, now=0)).granted
+    wanted = replace(listing(now=10), key="shared", limit=2)
+    first = do(wanted)
+    rest = do(replace(wanted, cursor=first.cursor))
+    assert (len(first.records), len(rest.records), rest.cursor) == (2, 1, "")
+    assert {record.scope for record in (*first.records, *rest.records)} == {"s1", "s2", "s3"}
+    assert {record.key for record in (*first.records, *rest.records)} == {"shared"}
+    (one,) = do(replace(wanted, scope="s2")).records
+    assert one.scope == "s2"
+    assert do(replace(wanted, key="share")) == do(replace(wanted, key="SHARED")) == do(replace(wanted, key=""))
+    assert do(replace(wanted, key="share")).records == ()
+
+
 def test_an_empty_store_lists_nothing(do: Do) -> None:
     page = do(listing())
     assert (page.records, page.cursor) == ((), "")
