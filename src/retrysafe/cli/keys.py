@@ -356,7 +356,8 @@ def print_why(args: argparse.Namespace, record: Record, now: int) -> None:
 def describe_action(action: str, record_id: str, namespace: str) -> str:
     """The whole command of an action, to be copied."""
     if action.startswith("operations"):  # the application knows its namespace
-        return build_command(*action.split(), "MODULE:SAFE", record_id, "--id", then="--because TEXT")
+        left = "[--leave-effects] " if action in ("operations undo", "operations cancel") else ""
+        return build_command(*action.split(), "MODULE:SAFE", record_id, "--id", then=f"{left}--because TEXT")
     how = "--happened [--answer FILE --status N] | --did-not-happen " if action == "keys resolve" else ""
     return build_command(*action.split(), record_id, "--id", namespace=namespace, then=f"{how}--because TEXT")
 
