@@ -8,7 +8,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.docs.test_queue_howto import write_files
+from tests.docs.test_queue_howto import forget, write_files
 from tests.jobs.test_killed_workers import ARQ, ROOT
 
 
@@ -23,6 +23,7 @@ def run(*arguments: str, folder: Path = ROOT, redis: str = "") -> str:
 
 def test_the_files_of_the_page_run_on_a_worker(tmp_path: Path, redis_url: str) -> None:
     write_files("arq", tmp_path)
+    forget(redis_url, "arq:*charge-*")
     assert run("enqueue.py", folder=tmp_path, redis=redis_url) == "True False\n"
     run("-m", "arq", "tasks.WorkerSettings", "--burst", folder=tmp_path, redis=redis_url)
     assert run("read.py", folder=tmp_path, redis=redis_url) == "charged 500 for order-7\n"
