@@ -74,7 +74,7 @@ CASES = [
 @pytest.mark.parametrize(("verb", "action", "name"), CASES, ids=[each[0] for each in CASES])
 def test_an_action_with_the_record_is_asked_for(world: World, verb: str, action: str, name: str) -> None:
     record: Record = getattr(world, name)
-    sent = fields(record, outcome="did-not-happen")
+    sent = fields(record, outcome="did-not-happen", leave_effects="1")
     path = f"/keys/{record.id.hex()}"
     refused = Visitor(make_console(world.safe, actions=True, authorize=deny(action)))
     assert f"{path}/{verb}" not in refused.get(path).body.decode(), "it is not drawn"

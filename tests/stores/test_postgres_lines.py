@@ -138,9 +138,9 @@ async def test_an_async_pool_of_the_user_gets_its_connection_back(url: str) -> N
 def test_after_a_restart_one_caller_meets_a_dead_connection(url: str, sessions: Callable[[str], list[int]]) -> None:
     """Both kept connections are dead. The first caller that meets one of them replaces the other, too."""
     store = open_sync(url, 4)
-    both = [store._lines.take() for _ in range(2)]
+    both = [store._lines.take("batch") for _ in range(2)]
     for line in both:
-        store._lines.give_back(line)
+        store._lines.give_back(line, "batch")
     assert len(store._lines._kept) == 2
     # Again and again: the pool may just be making another connection, beside the two that are kept.
     until(lambda: not sessions("pg_terminate_backend(pid)"), 30, "the end of the sessions")

@@ -11,8 +11,9 @@ from retrysafe.cli.session import check_file
 from retrysafe.cli.settings import require_url
 from retrysafe.errors import UsageError
 from retrysafe.operators.store_doctor import diagnose_store
-from retrysafe.stores.diagnosis import LABELS, Diagnosis, Finding, worst_label
+from retrysafe.stores.diagnosis import LABELS, Diagnosis, Finding, Label, worst_label
 from retrysafe.stores.registry import safe_url
+from retrysafe.stores.sql.schema_doctor import SCHEMA_SETTING
 
 EXIT_BELOW_REQUIRED = 1
 
@@ -22,7 +23,7 @@ def add_parser(commands: Any) -> None:
         "doctor",
         help="check a store's settings",
         description="Reads a store's real settings and prints the guarantee that they allow, with a fix for each wrong "
-        "setting. Exits with 1 if the guarantee is below --require.",
+        "setting. Exits with 1 if the guarantee is below --require, or if the schema does not fit this release.",
         takes_url=True,
         url_only=True,
         examples=("retrysafe doctor postgresql://user@host/db", "retrysafe doctor myapp.jobs:jobs --json"),
@@ -43,7 +44,13 @@ def run(args: argparse.Namespace) -> int:
         check_file(where)
     found = diagnose_store(where) if "://" in where else diagnose_jobs(where)
     print(format_json(found) if args.json else "\n".join(format_table(found, safe_url(where))))
-    return 0 if worst_label((found.label, args.require)) == args.require else EXIT_BELOW_REQUIRED
+    return find_code(found, args.require)
+
+
+def find_code(found: Diagnosis, required: Label) -> int:
+    """1 if the guarantee is below what is required, or code of this release does not fit the schema. Pure."""
+    fits = all(one.fine for one in found.findings if one.setting == SCHEMA_SETTING)
+    return 0 if fits and worst_label((found.label, required)) == required else EXIT_BELOW_REQUIRED
 
 
 def diagnose_jobs(where: str) -> Diagnosis:

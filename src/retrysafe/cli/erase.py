@@ -26,7 +26,12 @@ from retrysafe.operators.key_actions import decide_forget, is_forgotten
 
 PAGE_ROWS = 200
 MAX_NAMED_UNFINISHED = 100
-KEPT = "id, scope, key, target, state and times, until the record expires: so that no retry runs again"
+KEPT = (
+    "id, scope, key, target, the request's fingerprint (a hash of its body), state and times, until the record "
+    "expires: so that no retry runs again, and another request under the key is told so"
+)
+LEFT = ("unfinished", "changed_underneath", "unreadable")
+"""The counts of a receipt whose records still have their data."""
 
 
 def add_parser(commands: Any) -> None:
@@ -34,9 +39,10 @@ def add_parser(commands: Any) -> None:
         "erase",
         help="erase the stored data of one scope, with a receipt",
         description="Erases the answers, inputs, progress and notes of every finished record of a scope, and prints "
-        "a receipt; the audit row keeps it too, with a hash of the scope. The keys stay until they expire, so that no "
-        "retry runs again. Unfinished records are left and counted: finish them, then erase again. Jobs of the outbox "
-        "belong to no scope, and are not erased. Without --yes it only counts.",
+        "a receipt; the audit row keeps it too, with a hash of the scope. The keys, and the fingerprints of their "
+        "requests, stay until they expire, so that no retry runs again. Unfinished records are left and counted: "
+        "finish them, then erase again. Jobs of the outbox belong to no scope, and are not erased. Without --yes it "
+        "only counts.",
         takes_url=True,
         examples=(
             "retrysafe erase --scope acme --because 'request 4711' --yes --json > receipt.json",
@@ -144,7 +150,7 @@ class Eraser:
             "namespace": self._session.namespace,
             "store": self._session.where,
             "began": format_time(self._began),
-            "complete": self._complete,
+            "complete": self._complete and not any(self._counts[name] for name in ("to_erase", *LEFT)),
             **{name: self._counts[name] for name in names},
             "unfinished_ids": self._unfinished,
             "next": self._cursor or None,
@@ -157,7 +163,7 @@ def print_receipt(args: argparse.Namespace, receipt: dict[str, Any], note: str) 
     print_json(receipt) if args.json else print_pairs(receipt)
     if note:
         print_note(note)
-    left = receipt["unfinished"] + receipt["changed_underneath"] + receipt["unreadable"]
+    left = sum(receipt[name] for name in LEFT)
     if left:
         listing = build_command("keys", "list", "--scope", args.scope, namespace=receipt["namespace"])
         print_note(f"{left} records were left; finish them and erase again: {listing}")

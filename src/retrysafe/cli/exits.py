@@ -24,12 +24,13 @@ CODES: dict[type[CommandError], int] = {
 
 
 def find_exit_code(error: RetrySafeError) -> int:
-    """The exit code of an error. The store's own errors are 5, wrong input is 2, everything else is a refusal."""
-    from retrysafe.errors import StoreError, UsageError
+    """The exit code of an error. The store's own errors are 5, except that it answers and refuses the schema; wrong
+    input is 2, everything else is a refusal."""
+    from retrysafe.errors import SchemaRefused, StoreError, UsageError
 
     for kind, code in CODES.items():
         if isinstance(error, kind):
             return code
-    if isinstance(error, StoreError):
+    if isinstance(error, StoreError) and not isinstance(error, SchemaRefused):
         return OUT_OF_REACH
     return USAGE if isinstance(error, UsageError) else REFUSED

@@ -4,6 +4,7 @@ and acts."""
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,8 @@ from retrysafe.cli.output import (
 from retrysafe.cli.parsing import add_bulk, add_json, add_reason
 from retrysafe.cli.session import Session, open_session, read_reason
 from retrysafe.cli.signals import gate
-from retrysafe.core.records import Answer, Record
+from retrysafe.core.records import Record
 from retrysafe.core.times import SECOND_MICROS
-from retrysafe.engine.resolving import check_answer
 from retrysafe.errors import UsageError
 from retrysafe.operators.bulk import BulkAction, BulkFilter, RowResult
 from retrysafe.operators.errors import NotFound
@@ -39,9 +39,13 @@ from retrysafe.operators.key_actions import (
     make_resolve,
 )
 from retrysafe.operators.record_search import RecordFinder, RecordQuery
+from retrysafe.operators.resolutions import DEFAULT_CONTENT_TYPE, DEFAULT_STATUS, GivenAnswer, decide_answer
 from retrysafe.operators.session import LeftOpen
 
 __all__ = ["add_parsers", "decide_forget", "decide_release", "decide_resolve", "is_forgotten"]
+
+MAX_OTHER_RECORDS = 10_000
+"""How many records are examined to find out which application has an id, in stores that do not list by id."""
 
 
 # Parsers ------------------------------------------------------------------------------------------
@@ -51,10 +55,11 @@ def add_parsers(verbs: Any) -> None:
     resolve = verbs.add_parser(
         "resolve",
         help="decide how an uncertain key ended",
-        description="For keys that are uncertain, and for lapsed keys that will become uncertain. If the owner, "
-        "another person or a worker settles the key first, the command fails and changes nothing. If the application "
-        "has a key ring, give --app instead of a URL: without the ring the application could not read the answer. The "
-        "command refuses --answer for a record that is visibly sealed, but not every sealed record is. For an "
+        description="For keys that are uncertain, and for lapsed keys that will become uncertain. A decision is final: "
+        "it cannot be changed, and neither can its answer. If the owner, another person or a worker settles the key "
+        "first, the command fails and changes nothing. If the application has a key ring, give --app instead of a URL: "
+        "without the ring the application could not read the answer. The command refuses --answer if the record or "
+        "others of its application are visibly sealed, but it looks at a limited number of them. For an "
         "operation, --happened completes the whole operation. For a function, --answer is its result as JSON. With "
         "--all it decides for every uncertain key that matches, and shows them first.",
         takes_url=True,
@@ -73,11 +78,11 @@ def add_parsers(verbs: Any) -> None:
     resolve.add_argument(
         "--answer", metavar="FILE", help="with --happened: the body to replay ('-' for standard input)"
     )
-    resolve.add_argument("--status", type=int, default=200, help="with --answer: the status to replay (200)")
     resolve.add_argument(
-        "--content-type",
-        default="application/json",
-        help="with --answer: the content type to replay (application/json)",
+        "--status", type=int, help=f"with --answer: the status to replay, as your route gives it ({DEFAULT_STATUS})"
+    )
+    resolve.add_argument(
+        "--content-type", help=f"with --answer: the content type to replay ({DEFAULT_CONTENT_TYPE}; '': none)"
     )
     resolve.add_argument("--attempt", type=int, help="only if the key is still in this attempt")
     resolve.set_defaults(run=run_resolve)
@@ -128,23 +133,23 @@ def _add_which(parser: argparse.ArgumentParser, *, bulk: bool) -> None:
 
 
 def run_resolve(args: argparse.Namespace) -> int:
-    if args.answer and not args.happened:
+    if args.answer and not args.happened:  # before the file is read
         raise UsageError("--answer is the answer to replay: give it together with --happened")
     if args.all and args.answer:
         raise UsageError("--all --answer: one answer cannot be that of many requests; leave --answer out")
-    answer = _read_answer(args) if args.happened else None
+    answer = decide_answer(happened=args.happened, given=_read_answer(args))
     with open_session(args) as session:
         return _act(args, session, make_resolve(session, args.because or "", happened=args.happened, answer=answer))
 
 
-def _read_answer(args: argparse.Namespace) -> Answer | None:
+def _read_answer(args: argparse.Namespace) -> GivenAnswer:
     if not args.answer:
-        return None
+        return GivenAnswer(False, b"", args.status, args.content_type)
     try:
         body = sys.stdin.buffer.read() if args.answer == "-" else Path(args.answer).read_bytes()
     except OSError as error:
         raise UsageError(f"--answer {args.answer}: {error.strerror}") from error
-    return check_answer(Answer(args.status, body, {"content-type": args.content_type}))
+    return GivenAnswer(True, body, args.status, args.content_type)
 
 
 def run_release(args: argparse.Namespace) -> int:
@@ -180,11 +185,7 @@ def find_one(args: argparse.Namespace, session: Session) -> Record:
             "with this text may exist. Give --scope; or the id that `retrysafe keys show` prints, and --id"
         )
     if not found:
-        raise NotFound(
-            f"{args.key!r} names 0 keys of namespace {session.namespace!r}{finder.near.describe()}",
-            f"`{build_command('keys', 'list', namespace=session.namespace)}` lists the keys; --namespace names another "
-            "application",
-        )
+        raise no_key_error(args, session, finder)
     if len(found) > 1:
         which = "; ".join(f"{each.id.hex()[:16]} ({each.kind}, {each.scope})" for each in found[:10])
         raise UsageError(
@@ -192,6 +193,26 @@ def find_one(args: argparse.Namespace, session: Session) -> Record:
             "--namespace, or the id of one and --id"
         )
     return found[0]
+
+
+def no_key_error(args: argparse.Namespace, session: Session, finder: RecordFinder) -> NotFound:
+    """There is no such key here. Names everything that was looked for, and the application that has the id."""
+    scope = "" if args.scope is None else f" in scope {args.scope!r}"
+    told = f"{args.key!r} names 0 keys of namespace {session.namespace!r}{scope}{finder.near.describe()}"
+    elsewhere = sorted(find_namespaces_of_id(session, args.key))
+    if elsewhere:
+        return NotFound(told, f"its id is one of another application: give --namespace {shlex.quote(elsewhere[0])}")
+    others = "leave --scope out to search all scopes; " if scope else ""
+    listing = build_command("keys", "list", namespace=session.namespace)
+    return NotFound(told, f"{others}`{listing}` lists the keys; --namespace names another application")
+
+
+def find_namespaces_of_id(session: Session, digits: str) -> set[str]:
+    """The applications with a record whose id begins with these digits, among a bounded number of records."""
+    query = RecordQuery(digits)
+    if not query.digits:
+        return set()
+    return {each.namespace for each in RecordFinder(session, query, MAX_OTHER_RECORDS, by_id=True)}
 
 
 def _act_on_one(args: argparse.Namespace, session: Session, action: KeyAction) -> int:

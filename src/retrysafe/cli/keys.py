@@ -31,6 +31,7 @@ from retrysafe.engine.audit import AUDIT_KIND
 from retrysafe.engine.why import explain, is_run, state_for_people
 from retrysafe.errors import StoreError, UsageError
 from retrysafe.operators.follow_up import build_command
+from retrysafe.operators.name_check import describe_unknown_name
 from retrysafe.operators.near_keys import NearKeys
 from retrysafe.operators.record_search import (
     DEFAULT_NAMESPACE,
@@ -198,6 +199,9 @@ def run_list(args: argparse.Namespace) -> int:
         else:
             shown = print_table(COLUMNS, (format_row(record, now) for record in found), WIDTHS)
         counted = session.execute(Stats(namespace=args.namespace)) if args.count else None
+        unknown = "" if shown else describe_unknown_name(session, args.namespace, args.scope)
+    if unknown:
+        print_note(unknown)
     if not args.json or counted is not None:
         print_note(f"{shown} shown; {format_totals(counted)}")
     return exits.DONE
@@ -245,10 +249,18 @@ def run_export(args: argparse.Namespace) -> int:
             raise
         finally:
             progress.end()
+        check_written(args, session, number + unreadable)
     print_note(f"{number} written")
     if unreadable:
         print_note(f"{unreadable} records could not be read and are missing: give --app, which has the key ring")
     return exits.REFUSED if unreadable else exits.DONE
+
+
+def check_written(args: argparse.Namespace, session: Session, number: int) -> None:
+    """Raise NotFound if nothing was written, and no record has the name that was asked for."""
+    unknown = "" if number or args.after else describe_unknown_name(session, args.namespace, args.scope)
+    if unknown:
+        raise exits.NotFound(f"0 written: {unknown}")
 
 
 def describe_interruption(cursor: str, *, cut: bool) -> str:
@@ -344,8 +356,9 @@ def print_why(args: argparse.Namespace, record: Record, now: int) -> None:
 def describe_action(action: str, record_id: str, namespace: str) -> str:
     """The whole command of an action, to be copied."""
     if action.startswith("operations"):  # the application knows its namespace
-        return build_command(*action.split(), "MODULE:SAFE", record_id, "--id", then="--because TEXT")
-    how = "--happened [--answer FILE] | --did-not-happen " if action == "keys resolve" else ""
+        left = "[--leave-effects] " if action in ("operations undo", "operations cancel") else ""
+        return build_command(*action.split(), "MODULE:SAFE", record_id, "--id", then=f"{left}--because TEXT")
+    how = "--happened [--answer FILE --status N] | --did-not-happen " if action == "keys resolve" else ""
     return build_command(*action.split(), record_id, "--id", namespace=namespace, then=f"{how}--because TEXT")
 
 

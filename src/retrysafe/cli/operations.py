@@ -113,10 +113,10 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="you looked in the other system: a step that may have been sent was not. It is sent again",
     )
-    cancel = verbs.choices["cancel"]
-    cancel.add_argument(
-        "--leave-effects", action="store_true", help="cancel although steps have run: what they did stays"
-    )
+    left = {"cancel": "cancel although steps have run: what they did stays"}
+    left["undo"] = "undo although a step that may have been sent has no undo: what it did stays"
+    for verb, text in left.items():
+        verbs.choices[verb].add_argument("--leave-effects", action="store_true", help=text)
 
 
 def _add_verb(verbs: Any, verb: str, text: str, command: Any, *, run: bool = False) -> Any:
@@ -196,13 +196,15 @@ def run_action(args: argparse.Namespace, verb: RunVerb) -> int:
     with open_application(args) as safe:
         record = find_run(safe, args.run_id, by_id=args.id, to_act=True, make_report=make_progress_reporter)
         flags = {name: getattr(args, name, False) for name in ("leave_effects", "was_not_sent")}
-        answer, audit = act_on_run(safe, open_on_safe(safe), record, verb, reason, **flags)
+        answer, audit, kept = act_on_run(safe, open_on_safe(safe), record, verb, reason, **flags)
         body = answer.body.decode("utf-8", "replace")[:2000]
         if args.json:
             shown = {"id": record.id.hex(), "action": f"operations {verb}", "status": answer.status, "body": body}
-            print_json({**shown, "audit": audit})
+            print_json({**shown, "audit": audit} | ({"kept": list(kept)} if verb == "undo" else {}))
         else:
             print_line(f"finished: {answer.status} {body}")
+        if kept:
+            print_note(f"kept, because they have no undo: {', '.join(kept)}; look in the other system")
     return DONE
 
 

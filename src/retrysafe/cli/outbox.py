@@ -11,16 +11,17 @@ from retrysafe.cli.parsing import add_bulk, add_json, add_reason
 from retrysafe.cli.session import Session, make_entry, open_session, read_reason
 from retrysafe.cli.signals import gate
 from retrysafe.core.jobs import AssignJobs, StagedJob
+from retrysafe.engine.sealing import MAGIC
 from retrysafe.errors import UsageError
 from retrysafe.operators.follow_up import build_command
 from retrysafe.operators.outbox import (
     PAGE_ROWS,
-    RETRY,
     JobAction,
     act_on_jobs,
     check_outbox,
     iter_jobs,
     make_drop,
+    make_retry,
     summarize_job,
 )
 from retrysafe.operators.record_search import MIN_ID_DIGITS
@@ -45,12 +46,14 @@ def add_parser(commands: Any) -> None:
     listing.add_argument("--dead", action="store_true", help="only dead letters")
     listing.add_argument("--topic", help="only jobs of this topic")
     listing.add_argument("--namespace", help="only jobs of this application ('': jobs without a namespace)")
+    listing.add_argument("--payload", action="store_true", help="also what the job says; it may be personal data")
     listing.add_argument("--limit", type=int, default=50, help="print at most this many (50)")
     add_json(listing)
     listing.set_defaults(run=run_list)
     for verb, text in (("retry", "make dead letters deliverable again"), ("revive", "the old name of `retry`")):
-        _add_act(verbs, verb, text, run_retry)
-    drop = _add_act(verbs, "drop", "delete a job that is not to be delivered", run_drop)
+        retry = _add_act(verbs, verb, text, run_retry)
+        retry.add_argument("--waiting", action="store_true", help="a job that waits: its next delivery is due now")
+    drop = _add_act(verbs, "drop", "delete a job that is not to be delivered; this is final", run_drop)
     drop.add_argument(
         "--waiting", action="store_true", help="a job that waits and that no worker has, not a dead letter"
     )
@@ -98,14 +101,16 @@ def run_list(args: argparse.Namespace) -> int:
         chosen = (job for job, _ in zip(found, range(args.limit), strict=False))
         if args.json:
             for staged in chosen:
-                print_json(summarize_job(staged))
+                print_json(summarize_job(staged) | ({"payload": show_payload(staged)} if args.payload else {}))
         else:
-            print_note(f"{print_table(COLUMNS, map(format_row, chosen))} shown")
+            columns = (*COLUMNS, "payload") if args.payload else COLUMNS
+            rows = ((*format_row(staged), *([show_payload(staged)] if args.payload else [])) for staged in chosen)
+            print_note(f"{print_table(columns, rows)} shown")
     return DONE
 
 
 def run_retry(args: argparse.Namespace) -> int:
-    return run_action(args, RETRY)
+    return run_action(args, make_retry(waiting=args.waiting))
 
 
 def run_drop(args: argparse.Namespace) -> int:
@@ -156,10 +161,23 @@ def choose_jobs(session: Session, args: argparse.Namespace) -> list[StagedJob]:
         ids = ", ".join(job.job.id for job in named[:10])
         raise UsageError(f"{args.id!r} names {len(named)} jobs: {ids}; give more digits of one")
     if not named:
-        what, which = ("waiting job", ()) if args.waiting else ("dead job", ("--dead",))
-        listing = build_command("outbox", "list", *which, namespace=session.namespace)
-        raise NotFound(f"no {what} {args.id!r} in namespace {session.namespace!r}", f"see `{listing}`")
+        raise no_job_error(session, low, waiting=args.waiting)
     return named
+
+
+def no_job_error(session: Session, digits: str, *, waiting: bool) -> NotFound:
+    """There is no such job in the state that was asked for. Says so if there is one in the other state."""
+    others = iter_jobs(session, session.namespace, dead=waiting, topic=None)
+    other = next((job for job in others if job.dead == waiting and job.job.id.startswith(digits)), None)
+    what, which = ("waiting job", ()) if waiting else ("dead job", ("--dead",))
+    told = f"no {what} {digits!r} in namespace {session.namespace!r}"
+    if other is None:
+        listing = build_command("outbox", "list", *which, namespace=session.namespace)
+        return NotFound(told, f"see `{listing}`; --namespace names another application")
+    if waiting:
+        return NotFound(f"{told}: it is a dead letter", "leave --waiting out")
+    due = summarize_job(other)["due"]
+    return NotFound(f"{told}: it waits, and its next delivery is due at {due}", "give --waiting for a job that waits")
 
 
 def run_assign(args: argparse.Namespace) -> int:
@@ -192,6 +210,15 @@ def format_row(staged: StagedJob) -> tuple[str, ...]:
         f"due {job['due']}",
         shorten(staged.error, 200),
     )
+
+
+def show_payload(staged: StagedJob) -> str:
+    """The payload as text. One that is encrypted is not shown as bytes."""
+    if staged.unreadable:
+        return f"(unreadable: {staged.unreadable})"
+    if staged.job.payload.startswith(MAGIC):
+        return "(encrypted: give --app MODULE:SAFE instead of a URL)"
+    return staged.job.payload.decode("utf-8", "backslashreplace")
 
 
 def print_result(args: argparse.Namespace, staged: StagedJob, result: str) -> None:

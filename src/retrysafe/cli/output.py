@@ -4,6 +4,7 @@ that is printed has a control character: a stored text must not move the cursor 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -37,13 +38,18 @@ def print_line(text: str) -> None:
     print(printable(text))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Row], widths: Sequence[int] = ()) -> int:
+def print_table(
+    columns: Sequence[str], rows: Iterable[Row], widths: Sequence[int] = (), *, headed: bool = False
+) -> int:
     """Print rows under their columns; return how many. On a terminal the rows are collected for the widths, so a
-    caller limits them. No cell has a control character."""
-    safe_rows = ([printable(cell) for cell in row] for row in rows)
+    caller limits them. No cell has a control character. `headed`: the names of the columns go into a pipe, too."""
+    safe_rows: Iterable[list[str]] = ([printable(cell) for cell in row] for row in rows)
     if sys.stdout.isatty():
         return _print_on_terminal(columns, list(safe_rows))
     number = 0
+    if headed:
+        safe_rows = itertools.chain([list(columns)], safe_rows)
+        number = -1
     for cells in safe_rows:
         padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=False)] + cells[len(widths) :]
         print("  ".join(padded).rstrip())

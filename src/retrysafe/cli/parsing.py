@@ -55,9 +55,18 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if args is not None:
             args = list(args) if self.rewrite is None else self.rewrite(list(args))
-            args = move_url(args, self._takes_value) if self.takes_url else args
+            if self.takes_url:
+                self._check_one_store(args)
+                args = move_url(args, self._takes_value)
             args = args if self.takes_app is None else move_app(args, self._takes_value, self.takes_app)
         return super().parse_known_args(args, namespace)
+
+    def _check_one_store(self, args: list[str]) -> None:
+        named = list_urls(args, self._takes_value)
+        if len(named) > 1:
+            from retrysafe.core.urls import safe_url  # only for wrong input
+
+            self.error(f"two stores: {' and '.join(map(safe_url, named))}; give one of them")
 
     def _takes_value(self, option: str) -> bool:
         action = self._option_string_actions.get(option)
@@ -87,9 +96,27 @@ def move_url(args: list[str], takes_value: Callable[[str], bool]) -> list[str]:
             break
         if place and args[place - 1].startswith("-") and takes_value(args[place - 1]):
             continue
-        if is_store_scheme(each.partition("://")[0]) and "://" in each:
+        if is_store_url(each):
             return [*args[:place], f"--url={each}", *args[place + 1 :]]
     return args
+
+
+def list_urls(args: list[str], takes_value: Callable[[str], bool]) -> list[str]:
+    """The stores that these arguments name: by `--url`, and as an argument of their own."""
+    found = []
+    for place, each in enumerate(args):
+        if each == "--":
+            break
+        before = args[place - 1] if place else ""
+        if each.startswith("--url="):
+            found.append(each.removeprefix("--url="))
+        elif before == "--url" or (not (before.startswith("-") and takes_value(before)) and is_store_url(each)):
+            found.append(each)
+    return found
+
+
+def is_store_url(text: str) -> bool:
+    return "://" in text and is_store_scheme(text.partition("://")[0])
 
 
 def move_app(args: list[str], takes_value: Callable[[str], bool], others: int) -> list[str]:

@@ -13,6 +13,7 @@ from retrysafe.cli.parsing import add_json
 from retrysafe.cli.session import open_session
 from retrysafe.core.backlog import DEFAULT_LIMIT_ROWS, OpenGroup
 from retrysafe.errors import UsageError
+from retrysafe.operators.name_check import describe_unknown_name
 from retrysafe.operators.overview import Overview, read_overview, summarize_overview
 
 CLEAR_SCREEN = "\x1b[H\x1b[2J"
@@ -66,7 +67,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def run_stats(args: argparse.Namespace) -> int:
     with open_session(args) as session:
         overview = read_overview(session, args.namespace, args.examine, count=args.count)
+        unknown = "" if overview.open.groups else describe_unknown_name(session, args.namespace)
     print_json(summarize_overview(overview)) if args.json else print_overview(overview)
+    if unknown:
+        print_note(unknown)
     return exits.DONE
 
 
@@ -109,7 +113,7 @@ def print_overview(overview: Overview) -> None:
         print()
         columns = ("kind", "target", "in progress", "lapsed", "uncertain", "oldest")
         ordered = sorted(found.groups, key=lambda group: (-group.uncertain, -group.in_progress))
-        print_table(columns, (_format_group(group, now) for group in ordered), (9, 40, 6, 6, 6))
+        print_table(columns, (_format_group(group, now) for group in ordered), (9, 40, 11, 6, 9), headed=True)
     for group in jobs.groups if jobs is not None else ():
         waiting = f"{group.waiting} waiting, oldest {_age(group.oldest_waiting, now)}"
         print_line(f"topic {group.topic}: {waiting}; {group.dead} dead")

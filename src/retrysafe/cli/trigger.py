@@ -6,7 +6,9 @@ process would: the key becomes uncertain, and the command prints how to resolve 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,13 +20,17 @@ from retrysafe.cli.session import make_entry, open_session
 from retrysafe.core.fingerprint import fingerprint_body
 from retrysafe.core.keys import record_id
 from retrysafe.core.ops import Claim
+from retrysafe.core.problem_names import problem_name
 from retrysafe.core.times import DAY_MICROS, SECOND_MICROS
 from retrysafe.errors import UsageError
 from retrysafe.operators.follow_up import build_command
+from retrysafe.operators.name_check import describe_unknown_name
 
 TRIGGER_SCOPE = "retrysafe-trigger"
 TRIGGER_TARGET = "TRIGGER crash"
 REQUEST_TIMEOUT_SECONDS = 30.0
+MAX_PROBLEM_BYTES = 10_000
+_PROBLEM_NAME = re.compile("[a-z][a-z-]{1,40}")
 
 
 def add_parser(commands: Any) -> None:
@@ -104,9 +110,20 @@ def send(args: argparse.Namespace, key: str, body: str) -> str:
             return f"{answer.status}{replayed}"
     except HTTPError as error:
         replayed = " replayed" if error.headers.get("idempotent-replayed") == "true" else ""
-        return f"{error.code}{replayed}"
+        return f"{error.code}{read_problem(error.read(MAX_PROBLEM_BYTES))}{replayed}"
     except (URLError, OSError) as error:
         return type(error).__name__
+
+
+def read_problem(body: bytes) -> str:
+    """The name of our problem with a space before it: 422 is also what frameworks say of an invalid body. Pure."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    kind = found.get("type") if isinstance(found, dict) else None
+    name = problem_name(kind) if isinstance(kind, str) else ""
+    return f" {name}" if _PROBLEM_NAME.fullmatch(name) else ""
 
 
 def read_header(text: str) -> tuple[str, str]:
@@ -122,8 +139,23 @@ def report(args: argparse.Namespace, what: str, key: str, answers: list[str]) ->
         print_json({"trigger": what, "key": key, "requests": len(answers), "answers": dict(counted)})
     else:
         print(f"{len(answers)} requests with key {key}: " + ", ".join(f"{n} × {each}" for each, n in counted.items()))
-    reached = any(answer[:1].isdigit() for answer in answers)
-    return exits.DONE if reached else exits.OUT_OF_REACH
+    if not any(answer[:1].isdigit() for answer in answers):
+        return exits.OUT_OF_REACH
+    if was_seen(what, answers):
+        return exits.DONE
+    wanted = "was answered with 422 mismatch" if what == "mismatch" else "was accepted"
+    print_note(
+        f"no request {wanted}, so your alerts saw nothing ({', '.join(counted)}): the route refused the requests, or "
+        "it takes no keys; give what it needs with --header and --body"
+    )
+    return exits.REFUSED
+
+
+def was_seen(what: str, answers: list[str]) -> bool:
+    """Whether the drill brought about what it is for. Pure."""
+    if what == "mismatch":
+        return any(answer.startswith("422 mismatch") for answer in answers)
+    return any(answer.startswith("2") for answer in answers)
 
 
 def run_crash(args: argparse.Namespace) -> int:
@@ -146,9 +178,12 @@ def run_crash(args: argparse.Namespace) -> int:
             DAY_MICROS,
             "uncertain",
         )
+        unknown = describe_unknown_name(session, session.namespace)
         with session.act(make_entry(args, "trigger crash", (found.hex(),))) as audit:
             session.execute(claim)
             audit.result = {"lease_seconds": args.lease}
+    if unknown:
+        print_note(f"{unknown}. If nobody watches this namespace, no alert will fire")
     words = ("keys", "resolve", key, "--scope", TRIGGER_SCOPE)
     resolve = build_command(*words, namespace=session.namespace, then="--did-not-happen")
     if args.json:

@@ -126,11 +126,13 @@ class ReturnJob(Op[bool]):
 
 @value_class
 class ReviveJob(Op[bool]):
-    """A person revives a dead letter: deliver it again."""
+    """A person revives a dead letter: deliver it again. With `dead=False` a job that waits and that no worker has taken
+    becomes due now; its deliveries still count. False if it is in another state now."""
 
     id: str
     now: int | None = None
     namespace: str = ""
+    dead: bool = True
 
 
 @value_class

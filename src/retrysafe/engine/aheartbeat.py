@@ -76,6 +76,7 @@ class _LoopBeats:
         try:
             renewed = await self._store.execute(lease.build_renewal())
         except Exception:
+            lease.failing = True
             self._on_beat("renew_failed", lease.id)
             step /= BEATS_PER_LEASE
         else:

@@ -29,6 +29,8 @@ RETRY_SECONDS = 0.1
 """Delay before a beat for which no thread could be started is tried again."""
 MAX_BEAT_THREADS = 8
 """Threads that send beats. One is nearly always enough; the others are for beats that wait for a lock."""
+MAX_FAILING_BEATS = MAX_BEAT_THREADS // 2
+"""How many beats may be under way at once for leases whose last beat failed: leases that can be renewed go first."""
 
 BeatName = Literal["renewed", "renew_failed", "lease_lost"]
 OnBeat = Callable[[BeatName, bytes], None]
@@ -45,7 +47,7 @@ class Lease:
     The store read its clock later, so before `until` it cannot have granted the key to another attempt.
     """
 
-    __slots__ = ("_attempt", "_key", "done", "duration", "fence", "id", "kept", "lost", "settling", "until")
+    __slots__ = ("_attempt", "_key", "done", "duration", "failing", "fence", "id", "kept", "lost", "settling", "until")
 
     def __init__(self, record_id: bytes, key: str, fence: Fence, until: float) -> None:
         self.id = record_id
@@ -53,6 +55,8 @@ class Lease:
         self.kept = False
         """Whether a heartbeat keeps this lease."""
         self.lost = False
+        self.failing = False
+        """Whether the last heartbeat failed: the row is locked, or the store is away."""
         self.settling = False
         """Whether the attempt is being settled. From then on the settling write, not a heartbeat, finds out whether the
         lease was lost."""
@@ -72,6 +76,7 @@ class Lease:
 
     def record_renewal(self, sent_at: float) -> None:
         """Move the end of the lease after a renewal that was sent at `sent_at`."""
+        self.failing = False
         self.until = max(self.until, sent_at + self.duration)
 
     def fits(self, seconds: float) -> bool:
@@ -147,6 +152,8 @@ class Heartbeat:
         self._ready: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
         self._beat_threads: set[threading.Thread] = set()
         self._idle_threads = 0
+        self._failing: set[Lease] = set()
+        """The leases whose last beat failed and whose next beat is under way."""
 
     def start(self, lease: Lease, duration: float) -> StopCallback:
         if not lease.kept:
@@ -197,13 +204,20 @@ class Heartbeat:
                     self._dispatch(lease)
 
     def _dispatch(self, lease: Lease) -> None:
-        """Give the lease to an idle thread, or to a new one if none is idle and the limit allows it."""
+        """Give the lease to an idle thread, or to a new one if none is idle and the limit allows it. A lease whose last
+        beat failed waits while enough of them are under way: if their rows are locked, each of them waits again."""
+        if lease.failing:
+            if len(self._failing) >= MAX_FAILING_BEATS:
+                self._due.add(clock() + RETRY_SECONDS, lease)
+                return
+            self._failing.add(lease)
         if self._idle_threads <= self._ready.qsize() and len(self._beat_threads) < MAX_BEAT_THREADS:
             beater = threading.Thread(target=self._run_beats, name="retrysafe-beat", daemon=True)
             try:
                 beater.start()
             except RuntimeError:  # no thread can be started just now, and the watcher must survive that
                 if not self._beat_threads:
+                    self._failing.discard(lease)
                     self._due.add(clock() + RETRY_SECONDS, lease)
                     return
             else:
@@ -215,6 +229,9 @@ class Heartbeat:
             lease = self._next_ready()
             if lease is not None:
                 self._renew_lease(lease)
+                if self._failing:
+                    with self._changed:
+                        self._failing.discard(lease)
                 continue
             with self._changed:
                 if self._ready.empty() or self._stopped:  # no lease was given to this thread since it woke
@@ -239,6 +256,7 @@ class Heartbeat:
             renewed = self._store().execute(lease.build_renewal())
         except Exception:
             # Not only StoreError: this thread renews for every call of the process and must survive a broken store.
+            lease.failing = True
             self._on_beat("renew_failed", lease.id)
             step /= BEATS_PER_LEASE  # two beats are left before the lease ends: send the next one early
         else:

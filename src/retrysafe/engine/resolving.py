@@ -6,6 +6,8 @@ or a second person or a worker decides at the same time, one of them wins and th
 
 from __future__ import annotations
 
+import json
+
 from retrysafe.core.keys import Key
 from retrysafe.core.moves import is_outcome_unknown
 from retrysafe.core.ops import Lookup, Resolve
@@ -50,15 +52,37 @@ def check_answer(answer: Answer) -> Answer:
     return answer
 
 
+def _read_media_type(answer: Answer) -> str:
+    found = next((value for name, value in answer.headers if name.lower() == "content-type"), "")
+    return found.partition(";")[0].strip().lower()
+
+
+def check_json(answer: Answer, media_type: str) -> Answer:
+    """The answer, if its body is JSON where its content type says so. A client could not read anything else."""
+    if not (media_type == "application/json" or media_type.endswith("+json")):
+        return answer
+    try:
+        json.loads(answer.body.decode(), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        why = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
+        raise UsageError(
+            f"the content type is {media_type}, and the body ({len(answer.body):,} bytes) is no JSON: {why}. Correct "
+            "it, or give its own content type; what is stored cannot be corrected later"
+        ) from error
+    return answer
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no value of JSON")
+
+
 def convert_to_result(record: Record, answer: Answer) -> Answer:
     """A person's answer as the retry reads it. For a function, JSON becomes the form of a stored result. An answer of
     another content type stays as it is: a codec of the user's own may read it."""
     check_answer(answer)
-    if record.kind not in RESULT_KINDS or answer.gone:
-        return answer
-    media_type = dict(answer.headers).get("content-type", "").partition(";")[0]
-    if media_type not in ("", "application/json"):
-        return answer
+    media_type = _read_media_type(answer)
+    if record.kind not in RESULT_KINDS or answer.gone or media_type not in ("", "application/json"):
+        return check_json(answer, media_type)
     what = f"{record.key!r} is the key of a {record.kind}: its answer is what it returned"
     if answer.status != RETURNED_STATUS:
         raise UsageError(f"{what}, which has no status; {answer.status} was given: leave it out")

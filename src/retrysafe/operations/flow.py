@@ -69,6 +69,10 @@ class OperationSpec(Protocol):
 
 
 UNDONE_ANSWER = Answer(409, {"error": "it was undone by a person"})
+PARTLY_UNDONE_ANSWER = Answer(
+    409,
+    {"error": "it was ended by a person, and not all of it could be undone: ask before you send it as a new request"},
+)
 GIVEN_UP_ANSWER = Answer(502, {"error": "it could not be finished and was undone"})
 
 
@@ -448,7 +452,14 @@ def undo_attempt(operation: OperationSpec, run: OperationRun, cause: str, events
     except BaseException as stop:
         yield from settle_interrupted(run, stop, events)
         raise
-    return (yield from start_undoing(operation, run, UNDONE_ANSWER, cause, events))
+    answer = PARTLY_UNDONE_ANSWER if leaves_effects(run) else UNDONE_ANSWER
+    return (yield from start_undoing(operation, run, answer, cause, events))
+
+
+def leaves_effects(run: OperationRun) -> bool:
+    """True if a foreign step was sent, or perhaps sent, and has no undo."""
+    sent = (run.steps[entry.step] for entry in run.journal.entries if entry.state in ("begun", "done"))
+    return any(step.kind == "foreign" and step.undo is None for step in sent)
 
 
 def start_undoing(

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from retrysafe.core.records import Answer
 from retrysafe.operations import blocks
 from retrysafe.operations.blocks import Blocks
-from retrysafe.operations.errors import StepOutcomeUnknown
+from retrysafe.operations.errors import StepFailed, StepOutcomeUnknown
 
 _log = logging.getLogger("retrysafe")
 
@@ -212,6 +212,12 @@ def was_unknown(known: StepEntry) -> bool:
     """True if an earlier attempt ended because nobody knew what became of this call. That made the record uncertain.
     Only a person who says that the call did not happen makes it claimable again."""
     return known.state == "begun" and known.error.startswith(StepOutcomeUnknown.__name__)
+
+
+def was_given_up(known: StepEntry) -> bool:
+    """True if the calls of this step failed until its tries were used up. Only a step that may be repeated writes that,
+    so its call may be sent again with its key, as long as the key lives."""
+    return known.state == "begun" and known.error.startswith(StepFailed.__name__)
 
 
 def describe_next_step(journal: OperationJournal, point: str) -> str:

@@ -25,7 +25,7 @@ from retrysafe.operations.announcing import START_PATH, StepPredictor, announce_
 from retrysafe.operations.bodies import await_body, current_run, note_step_task
 from retrysafe.operations.foreign import run_foreign_step
 from retrysafe.operations.input_codec import InputCodec, fingerprint_for_request
-from retrysafe.operations.journal import BY_CALL, BY_PLACE, OperationJournal, was_unknown
+from retrysafe.operations.journal import BY_CALL, BY_PLACE, OperationJournal, was_given_up, was_unknown
 from retrysafe.operations.local import run_local_step
 from retrysafe.operations.run import OperationRun, StepFlow, check_known_steps, run_step
 from retrysafe.operations.steps import Step, check_options
@@ -326,6 +326,8 @@ class Operation:
             return ""
         step = self.steps[last.step]
         if step.kind == "foreign" and step.find is not None:
+            return ""
+        if step.kind == "foreign" and step.repeatable and was_given_up(last):
             return ""
         return last.step if was_unknown(last) or record.on_lapse == "uncertain" or not step.repeatable else ""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from retrysafe.core.moves import is_outcome_unknown
-from retrysafe.core.ops import Forget, Lookup, Release, Resolve
+from retrysafe.core.ops import Forget, List, Lookup, Release, Resolve
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import SETTLED, State
 from retrysafe.core.times import format_time
@@ -18,7 +18,12 @@ from retrysafe.engine.why import state_for_people
 from retrysafe.errors import NotUncertain, StoreError, UsageError
 from retrysafe.operators.errors import ChangedUnderneath, Refused
 from retrysafe.operators.follow_up import build_command
+from retrysafe.operators.record_search import RecordSearch
+from retrysafe.operators.resolutions import check_resolution, has_sealed
 from retrysafe.operators.session import LeftOpen, Reason, Session
+
+MAX_SEALED_LOOK_RECORDS = 1_000
+"""How many finished records are read to find out whether their application has a key ring."""
 
 
 class Decision(NamedTuple):
@@ -111,13 +116,21 @@ class KeyAction(NamedTuple):
 
 def make_resolve(session: Session, because: str, *, happened: bool, answer: Answer | None = None) -> KeyAction:
     """Say how an uncertain attempt ended. `answer` is what retries get, if it happened and somebody has the answer."""
+    check_resolution(happened=happened, answer=answer)
 
     def decide(record: Record, now: int) -> Decision:
-        if answer is not None and is_sealed(record) and not session.has_ring:
+        if answer is not None and not session.has_ring and (is_sealed(record) or are_others_sealed(session)):
             return Decision(refusal=describe_sealed(record))
         return decide_resolve(record, now, (answer or WITHOUT_ANSWER) if happened else None, because)
 
     return KeyAction("keys resolve", decide, State.UNCERTAIN, {"happened": happened})
+
+
+def are_others_sealed(session: Session) -> bool:
+    """Whether finished records of the application are encrypted. A guard that a crash left shows nothing of it, so a
+    bounded number of others is looked at."""
+    query = List(session.namespace, State.COMPLETED, examine=MAX_SEALED_LOOK_RECORDS)
+    return has_sealed(RecordSearch(session.execute, query, MAX_SEALED_LOOK_RECORDS))
 
 
 def make_release(because: str, *, owner_is_dead: bool = False) -> KeyAction:

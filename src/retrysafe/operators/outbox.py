@@ -36,7 +36,14 @@ class JobAction(NamedTuple):
     build: Callable[[StagedJob], ReviveJob | DropJob]
 
 
-RETRY = JobAction("outbox retry", lambda staged: ReviveJob(staged.job.id, namespace=staged.namespace))
+def make_retry(*, waiting: bool = False) -> JobAction:
+    """Deliver a dead letter again, or a job that waits and that no worker has now instead of after its pause."""
+    return JobAction(
+        "outbox retry", lambda staged: ReviveJob(staged.job.id, namespace=staged.namespace, dead=not waiting)
+    )
+
+
+RETRY = make_retry()
 
 
 def make_drop(*, waiting: bool = False) -> JobAction:

@@ -17,8 +17,9 @@ from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.engine.why import state_for_people
 from retrysafe.errors import OperationChanged, UsageError
-from retrysafe.operations.journal import OperationJournal, build_ledger, describe_next_step, list_sent
+from retrysafe.operations.journal import BY_PLACE, OperationJournal, build_ledger, describe_next_step, list_sent
 from retrysafe.operations.operation import Operation
+from retrysafe.operations.run import read_journal
 from retrysafe.operators import record_search
 from retrysafe.operators.errors import ChangedUnderneath, NotFound, Refused
 from retrysafe.operators.follow_up import build_command
@@ -40,6 +41,8 @@ class ActedRun(NamedTuple):
 
     answer: Answer
     audit: str
+    kept: tuple[str, ...] = ()
+    """After an undo: the steps whose effect was left in the other system."""
 
 
 def act_on_run(
@@ -52,7 +55,8 @@ def act_on_run(
     leave_effects: bool = False,
     was_not_sent: bool = False,
 ) -> ActedRun:
-    """Resume, undo or cancel one run, with an audit row. `was_not_sent`: the operator says that a step which may have
+    """Resume, undo or cancel one run, with an audit row. `leave_effects`: the operator says that what was done and
+    cannot be undone may stay. `was_not_sent`: the operator says that a step which may have
     been sent was not; only then is it sent under another key, or once more although it may not be repeated."""
     reason.entry(f"operations {verb}")
     now = session.read_time()
@@ -60,6 +64,9 @@ def act_on_run(
     refusal = why_not(record, now, verb, leave_effects=leave_effects)
     if not refusal and verb == "resume" and not was_not_sent and operation is not None:
         refusal = why_not_resume(record, now, operation.find_unknown_step(record))
+    left = list_left_effects(record, operation) if verb == "undo" and operation is not None and not refusal else ()
+    if left and not leave_effects:
+        refusal = why_not_undo(record, left)
     if refusal:
         raise Refused(refusal)
     details = {"before": state_for_people(record, now), "attempt": record.attempt}
@@ -75,8 +82,8 @@ def act_on_run(
             raise ChangedUnderneath(
                 f"the run {record.id.hex()[:16]} was finished meanwhile ({result.answer.status}); nothing was done"
             )
-        audit.result = {"status": result.answer.status}
-    return ActedRun(result.answer, audit.id)
+        audit.result = {"status": result.answer.status} | ({"kept": list(left)} if left else {})
+    return ActedRun(result.answer, audit.id, left)
 
 
 CALLS: dict[RunVerb, Callable[[Operation, bytes, str, bool], Any]] = {
@@ -119,6 +126,31 @@ def why_not_resume(record: Record, now: int, unknown_step: str) -> str:
     return (
         f"the step {unknown_step!r} of the run {short} may have happened, and would be sent again. Look in the other "
         f"system: if it did not happen, say --was-not-sent; if it did, complete the run by hand: {resolve}"
+    )
+
+
+def list_left_effects(record: Record, operation: Operation) -> tuple[str, ...]:
+    """The foreign steps that an undo would leave: sent, or perhaps sent, and without an undo. Pure. If the journal does
+    not say what was sent last, it may have been any of them."""
+    journal = read_journal(record, operation.steps, operation.rule)
+    lasting = [step.name for step in operation.steps.values() if step.kind == "foreign" and step.undo is None]
+    if journal.undoing is not None or is_submitted(record):
+        return ()
+    sent = {entry.step for entry in journal.entries if entry.state in ("begun", "done")} | {*list_sent(journal)}
+    unrecorded = journal.rule == BY_PLACE and not journal.is_fully_recorded(record.attempt)
+    if unrecorded and not list_sent(journal):
+        return tuple(lasting)
+    return tuple(name for name in lasting if name in sent)
+
+
+def why_not_undo(record: Record, left: tuple[str, ...]) -> str:
+    """Why a run is not undone before the operator has said that these steps may stay as they are. Pure."""
+    steps = ", ".join(map(repr, left))
+    verb = "has" if len(left) == 1 else "have"
+    return (
+        f"{steps} of the run {record.id.hex()[:16]} may have been sent, and {verb} no undo: what was done there would "
+        "stay, and a client who believes that it was undone does it again. Look in the other system and take it back "
+        "there; then say --leave-effects, and the rest is undone"
     )
 
 

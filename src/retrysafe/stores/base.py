@@ -302,7 +302,14 @@ def _name_no_node(record_id: bytes) -> str:
 
 
 class BatchRefused(StoreError):
-    """One operation of a batch cannot go together with the others. None of them happened: send them one by one."""
+    """One operation of a batch cannot go together with the others. None of them happened: send them one by one.
+
+    Or some of them did: then `replies` has, for each operation in order, its reply, or the error that says that it did
+    nothing."""
+
+    def __init__(self, message: str, replies: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.replies = replies
 
 
 # Helpers for stores -------------------------------------------------------------------------------

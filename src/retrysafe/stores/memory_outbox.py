@@ -92,8 +92,13 @@ class MemoryOutbox:
 
     def _revive(self, op: ReviveJob, now: int) -> bool:
         job = self._jobs.get(op.id)
-        if job is None or not job.dead or job.namespace != op.namespace:
+        if job is None or job.dead != op.dead or job.namespace != op.namespace:
             return False
+        if not op.dead:
+            if op.id in self._tokens and job.due > now:
+                return False  # a worker has it
+            self._jobs[op.id] = job._replace(due=now)
+            return True
         self._jobs[op.id] = job._replace(dead=False, due=now, attempts=0, error="")
         return True
 

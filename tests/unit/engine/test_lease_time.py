@@ -16,8 +16,8 @@ from retrysafe.engine import aheartbeat, aperform, heartbeat, perform
 from retrysafe.engine.aheartbeat import AsyncHeartbeat
 from retrysafe.engine.clock import clock
 from retrysafe.engine.due_queue import SWEEP_ENTRIES, DueQueue
-from retrysafe.engine.heartbeat import MAX_BEAT_THREADS, Heartbeat, Lease
-from retrysafe.errors import LeaseLost
+from retrysafe.engine.heartbeat import MAX_BEAT_THREADS, MAX_FAILING_BEATS, Heartbeat, Lease
+from retrysafe.errors import LeaseLost, StoreUnavailable
 from retrysafe.policy import Policy
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing import builders
@@ -233,6 +233,43 @@ def test_beats_that_all_wait_are_few_threads_and_end_with_the_store() -> None:
     gate.set()
     beats.stop()
     assert not any(thread.is_alive() for thread in mine)
+
+
+def test_leases_whose_beats_fail_leave_threads_to_the_others() -> None:
+    """The rows of a dozen calls are locked. Their first beats fail, and the next ones wait in the store."""
+    failing = {n.to_bytes(32, "big") for n in range(3 * MAX_BEAT_THREADS)}
+    gate, renewed = threading.Event(), threading.Event()
+    failed, waits = set[bytes](), threading.Semaphore(0)
+
+    class Locked(Watched):
+        def execute(self, op: Op[R]) -> R:
+            assert isinstance(op, Renew)
+            if op.id not in failing:
+                renewed.set()
+                return True  # type: ignore[return-value]
+            if op.id not in failed:
+                failed.add(op.id)
+                raise StoreUnavailable("locked")
+            waits.release()
+            assert gate.wait(PATIENCE)
+            raise StoreUnavailable("locked")
+
+    store = Locked()
+    beats = Heartbeat(lambda: store, lambda name, record_id: None)
+    leases = [Lease(each, "k", Fence(1, b"t"), clock() + 0.01) for each in sorted(failing)]
+    for lease in leases:
+        beats.start(lease, 0.01)
+    for _ in range(MAX_FAILING_BEATS):
+        assert waits.acquire(timeout=PATIENCE)
+    settled(lambda: len(failed) == len(failing), PATIENCE, "a beat of each that failed")
+    free = Lease(b"f" * 32, "k", Fence(1, b"t"), clock() + 0.01)
+    beats.start(free, 0.01)
+    assert renewed.wait(PATIENCE)
+    assert not waits.acquire(blocking=False), "no more of them than that"
+    for lease in (*leases, free):
+        lease.end()
+    gate.set()
+    beats.stop()
 
 
 def test_calls_that_are_over_leave_nothing_behind_one_slow_call() -> None:

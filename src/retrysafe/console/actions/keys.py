@@ -10,11 +10,12 @@ from retrysafe.console.messages import ConsoleResponse, redirect
 from retrysafe.console.pages.record import gather
 from retrysafe.console.rendering import show_bytes
 from retrysafe.console.visit import Visit
-from retrysafe.core.records import Answer, Record
+from retrysafe.core.records import Record
 from retrysafe.core.times import format_time
 from retrysafe.errors import UsageError
 from retrysafe.operators.errors import ChangedUnderneath
 from retrysafe.operators.key_actions import KeyAction, act_on_record, make_forget, make_release, make_resolve
+from retrysafe.operators.resolutions import DEFAULT_CONTENT_TYPE, DEFAULT_STATUS, GivenAnswer, decide_answer
 
 STATUSES = range(200, 600)
 _CONTENT_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+( *;[ -~]*)?", re.ASCII)
@@ -23,7 +24,7 @@ _CONTENT_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+( *;[ -~]*)?", re.ASCII)
 def resolve(visit: Visit, id: str) -> ConsoleResponse:
     record = visit.find_record(id, "keys resolve")
     happened = read_happened(visit)
-    answer = read_answer(visit) if happened else None
+    answer = decide_answer(happened=happened, given=read_answer(visit))
     action = make_resolve(visit.session, visit.reason.because, happened=happened, answer=answer)
     return act(visit, record, action)
 
@@ -85,16 +86,20 @@ def read_happened(visit: Visit) -> bool:
     return outcome == "happened"
 
 
-def read_answer(visit: Visit) -> Answer | None:
-    """The answer that retries get; None if the operator has none."""
-    if visit.request.field("with_answer") != "1":
-        return None
-    status = visit.request.field("status", "200")
+def read_answer(visit: Visit) -> GivenAnswer:
+    """What the form has of an answer. A field with the value that the page put there was not typed."""
+    wanted = visit.request.field("with_answer") == "1"
+    status = visit.request.field("status", str(DEFAULT_STATUS))
     if not status.isdecimal() or len(status) > 9 or int(status) not in STATUSES:
         raise UsageError(f"status {status[:40]!r}: give a number from 200 to 599")
-    content_type = visit.request.field("content_type", "application/json").strip()
+    content_type = visit.request.field("content_type", DEFAULT_CONTENT_TYPE).strip()
     if not _CONTENT_TYPE.fullmatch(content_type):
-        raise UsageError(f"content type {content_type[:80]!r}: give something like application/json")
+        raise UsageError(f"content type {content_type[:80]!r}: give something like {DEFAULT_CONTENT_TYPE}")
     # A form sends line ends as CR LF, which nobody typed.
     body = visit.request.field("answer").replace("\r\n", "\n")
-    return Answer(int(status), body.encode(), {"content-type": content_type})
+    return GivenAnswer(
+        wanted,
+        body.encode(),
+        None if int(status) == DEFAULT_STATUS else int(status),
+        None if content_type == DEFAULT_CONTENT_TYPE else content_type,
+    )

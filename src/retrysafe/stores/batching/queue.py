@@ -66,9 +66,15 @@ Q = TypeVar("Q")
 
 def build_queues(declared: Capabilities, make: Callable[[int], Q]) -> dict[type[Any], Q]:
     """The queue of each kind of operation. All kinds share one queue if the store declares `mixed_batches`; batches are
-    then larger and fewer. `make(n)` builds a queue that may have n batches in flight."""
+    then larger and fewer. `make(n)` builds a queue that may have n batches in flight.
+
+    Renewals have a queue of their own where several batches may be in flight. Such a store waits for locked rows, and
+    a lease must not wait for the row of another call (I33). Renewals are rare: sending them with others saves nothing.
+    """
     if declared.mixed_batches:
-        return dict.fromkeys(BATCHED_KINDS, make(declared.max_in_flight))
+        shared = make(declared.max_in_flight)
+        renewals = make(declared.max_in_flight) if declared.max_in_flight > 1 else shared
+        return {**dict.fromkeys(BATCHED_KINDS, shared), Renew: renewals}
     return {kind: make(1) for kind in BATCHED_KINDS}
 
 

@@ -221,14 +221,17 @@ class BatchQueue:
 
     def _send(self, batch: list[SyncPending]) -> None:
         self._on_batch(batch)
+        if len(batch) < 2 and self._in_flight > 1:
+            # It may wait for a locked row for long, and must not count as a batch in flight meanwhile.
+            return deliver_all(batch, [SEND_UNBATCHED] * len(batch))
         if len(batch) < 2:
             return self._send_unbatched(batch)
         try:
             deliver_all(batch, self._execute_many_with_resend([pending.op for pending in batch]))
         except StoreOutage as error:
             fail_all(batch, error)
-        except BatchRefused:
-            deliver_all(batch, [SEND_UNBATCHED] * len(batch))
+        except BatchRefused as refused:
+            deliver_all(batch, refused.replies or [SEND_UNBATCHED] * len(batch))
         except StoreError:  # one of the operations is refused: find it by halving
             for half in split_in_half(batch):
                 self._send_half(half)

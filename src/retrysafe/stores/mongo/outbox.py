@@ -187,8 +187,11 @@ def give_back(plans: MongoPlans, op: ReturnJob) -> Plan[MongoCommand, bool]:
 
 def revive(plans: MongoPlans, op: ReviveJob) -> Plan[MongoCommand, bool]:
     now = yield from plans.read_clock(op.now)
+    condition = {"_id": op.id, "dead": op.dead, "namespace": namespace_filter(op.namespace, unnamed=False)}
+    if not op.dead:
+        condition["$or"] = [{"token": b""}, {"due": {"$lte": now}}]
+        return (yield from _change(plans, condition, {"due": now}))
     changed = {"dead": False, "due": now, "attempts": 0, "deliveries": 0, "error": ""}
-    condition = {"_id": op.id, "dead": True, "namespace": namespace_filter(op.namespace, unnamed=False)}
     return (yield from _change(plans, condition, changed))
 
 

@@ -20,19 +20,23 @@ from retrysafe.stores.postgres import (
     notify,
     pipeline,
 )  # sync: from retrysafe.stores.postgres import batches, deadline, notify, pipeline
-from retrysafe.stores.postgres.batches import CLAIM_AGAIN, OpGroup, can_batch
+from retrysafe.stores.postgres.batches import CLAIM_AGAIN, HELD, OpGroup, can_batch
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, PostgresLocation
 from retrysafe.stores.postgres.errors import (
     ConnectFailures,
+    held_rows_error,
     is_demoted,
     lock_timeout_error,
+    partly_committed_error,
+    row_held_error,
     serialization_error,
     translate_error,
     unstorable_value_error,
 )
 from retrysafe.stores.postgres.lines import AsyncLine, AsyncLines
-from retrysafe.stores.postgres.pipeline import StatementRows
+from retrysafe.stores.postgres.pipeline import BoundStatement, StatementRows
 from retrysafe.stores.postgres.pool import AsyncPool, abuild_pool, aread_conninfo
+from retrysafe.stores.postgres.shares import Use, use_of
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.batches import SEND_UNBATCHED
 from retrysafe.stores.sql.dialect import Statement
@@ -78,7 +82,7 @@ class AsyncPostgresStore:
 
     async def execute(self, op: Op[R]) -> R:
         return await self._with_connection(
-            lambda connection: afollow(self._plans.plan_operation(op), self._build_sender(connection))
+            lambda connection: afollow(self._plans.plan_operation(op), self._build_sender(connection)), use_of((op,))
         )
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
@@ -87,11 +91,15 @@ class AsyncPostgresStore:
         if not ops:
             return []
         if not can_batch(ops):
-            return await self._with_connection(lambda connection: self._execute_one_by_one(connection, ops), batch=True)
+            return await self._with_connection(lambda connection: self._execute_one_by_one(connection, ops), "batch")
         replies = await self._execute_batch(ops, self._short_claims)
+        if HELD in replies:
+            await self._wait_for_held(ops, replies)
         if CLAIM_AGAIN in replies or SEND_UNBATCHED in replies:
             await self._complete_replies(ops, replies)
         self._short_claims = batches.has_no_refusal(replies)
+        if HELD in replies:
+            raise held_rows_error([row_held_error() if reply is HELD else reply for reply in replies])
         return replies
 
     async def _execute_batch(self, ops: Sequence[Op[Any]], short_claims: bool) -> list[Any]:
@@ -99,8 +107,25 @@ class AsyncPostgresStore:
             sent = batches.group_by_kind(self._plans.texts, ops, short_claims)
         except (UnicodeError, struct.error) as error:
             raise unstorable_value_error(error) from error
-        answers = await self._with_line(lambda line: self._run_pipeline(line, sent), batch=True)
+        settings = batches.settings_part(self._plans.texts)
+        answers = await self._with_line(lambda line: self._run_pipeline(line, settings, sent), use_of(ops), batch=True)
         return batches.read_replies(ops, sent, answers)
+
+    async def _wait_for_held(self, ops: Sequence[Op[Any]], replies: list[Any]) -> None:
+        """Send renewals whose rows were locked once more, and wait for the rows: most locks last for a moment. HELD
+        stays where the wait was too long. They wait together, so that the wait does not grow with their number."""
+        held: list[Any] = [op for op, reply in zip(ops, replies, strict=True) if reply is HELD]
+        settings, group = batches.build_waiting_renewals(self._plans.texts, held)
+        try:
+            found = await self._with_line(
+                lambda line: self._run_pipeline(line, settings, [group]), "renewal", batch=True
+            )
+        except BatchRefused:
+            return
+        except StoreUnavailable as error:
+            raise partly_committed_error(error) from error
+        left = iter(batches.read_replies(held, [group], found))
+        replies[:] = [next(left) if reply is HELD else reply for reply in replies]
 
     async def _complete_replies(self, ops: Sequence[Op[Any]], replies: list[Any]) -> None:
         """Replace what stands in `replies` for operations that the batch could not decide. The batch is committed: if
@@ -115,10 +140,12 @@ class AsyncPostgresStore:
                 if reply is SEND_UNBATCHED:
                     replies[place] = await self.execute(ops[place])
         except (BatchRefused, StoreUnavailable) as error:
-            raise StoreUnclear(f"a part of this batch is committed, another part is not: {error}") from error
+            raise partly_committed_error(error) from error
 
-    async def _run_pipeline(self, line: AsyncLine, sent: Sequence[OpGroup]) -> list[StatementRows]:
-        parts = [batches.settings_part(self._plans.texts), *(group.part for group in sent)]
+    async def _run_pipeline(
+        self, line: AsyncLine, settings: BoundStatement, sent: Sequence[OpGroup]
+    ) -> list[StatementRows]:
+        parts = [settings, *(group.part for group in sent)]
         connection = line.connection
         if not line.checked:
             await self._check_line(line)
@@ -179,7 +206,7 @@ class AsyncPostgresStore:
                     await self._pool.close()
 
     async def _with_connection(
-        self, work: Callable[[psycopg.AsyncConnection[Any]], Awaitable[R]], *, batch: bool = False
+        self, work: Callable[[psycopg.AsyncConnection[Any]], Awaitable[R]], use: Use = "alone"
     ) -> R:
         async def work_on(line: AsyncLine) -> R:
             line.leave_loop()  # async only
@@ -187,15 +214,15 @@ class AsyncPostgresStore:
                 await self._check_line(line)
             return await work(line.connection)
 
-        return await self._with_line(work_on, batch=batch)
+        return await self._with_line(work_on, use, batch=use == "batch")
 
-    async def _with_line(self, work: Callable[[AsyncLine], Awaitable[R]], *, batch: bool = False) -> R:
+    async def _with_line(self, work: Callable[[AsyncLine], Awaitable[R]], use: Use, *, batch: bool = False) -> R:
         # async only
         if not self._opened:
             await self._open()
         for _ in range(MAX_SERIALIZATION_TRIES):
             try:
-                return await self._try_on_line(work)
+                return await self._try_on_line(work, use)
             except RetryNow:
                 continue
             except LockNotAvailable as error:
@@ -213,10 +240,10 @@ class AsyncPostgresStore:
                 raise
         raise serialization_error(MAX_SERIALIZATION_TRIES, batch=batch)
 
-    async def _try_on_line(self, work: Callable[[AsyncLine], Awaitable[R]]) -> R:
+    async def _try_on_line(self, work: Callable[[AsyncLine], Awaitable[R]], use: Use) -> R:
         """Run `work` on a connection in autocommit mode, with a deadline."""
         try:
-            line = await self._lines.take()
+            line = await self._lines.take(use)
             try:
                 # sync: timer = self._watch.start(line.connection, deadline.STATEMENT_TIMEOUT_SECONDS)
                 line.start_deadline()
@@ -225,7 +252,7 @@ class AsyncPostgresStore:
                 finally:
                     line.stop_deadline()  # sync: timer.cancel()
             finally:
-                await self._lines.give_back(line)
+                await self._lines.give_back(line, use)
         except Exception as error:
             found = translate_error(self._connecting.refine_error(error, self._pool), self._url)
             if found is error:

@@ -21,6 +21,11 @@ _BYTEA, _BIGINT, _INTEGER, _TEXT = 17, 20, 23, 25
 Pack = Callable[[Sequence[Any]], bytes]
 
 
+def pack_number(value: int) -> bytes:
+    """One bigint, not an array."""
+    return value.to_bytes(8, "big", signed=True)
+
+
 def pack_bytea(values: Sequence[bytes]) -> bytes:
     return _pack_elements(_BYTEA, values)
 

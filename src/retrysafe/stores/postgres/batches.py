@@ -26,6 +26,9 @@ from retrysafe.stores.sql.batches import SEND_UNBATCHED, is_batchable, read_refu
 CLAIM_AGAIN = object()
 """In the place of a reply: the short claim found a record. Send the whole claim, together with others."""
 
+HELD = object()
+"""In the place of a reply: another transaction has locked the row, and the renewal did not wait for it."""
+
 ReadReplies = Callable[[Sequence[Any], StatementRows], list[Any]]
 
 
@@ -63,7 +66,7 @@ def group_by_kind(texts: dict[str, str], ops: Sequence[Any], short_claims: bool)
 def _build_group(texts: dict[str, str], batch: BatchStatement, ops: list[Any]) -> OpGroup:
     ops.sort(key=_ID)
     now = ops[0].now
-    packed: dict[str, bytes | None] = {"now": None if now is None else now.to_bytes(8, "big", signed=True)}
+    packed: dict[str, bytes | None] = {"now": None if now is None else arrays.pack_number(now)}
     for (name, pack), column in zip(batch.columns.items(), zip(*map(batch.values, ops), strict=True), strict=True):
         packed[name] = pack(column)
     text = number_parameters(texts[batch.text])
@@ -76,6 +79,13 @@ _ID = attrgetter("id")
 def settings_part(texts: dict[str, str]) -> BoundStatement:
     """The first statement of every batch (settings_many.sql)."""
     return BoundStatement(number_parameters(texts["settings_many"]), ())
+
+
+def build_waiting_renewals(texts: dict[str, str], ops: Sequence[Renew]) -> tuple[BoundStatement, OpGroup]:
+    """The settings and the statement for renewals that wait for locked rows. The shortest lease limits the wait."""
+    lease = arrays.pack_number(min(op.lease for op in ops))
+    settings = BoundStatement(number_parameters(texts["settings_renew_many"]), (lease,))
+    return settings, _build_group(texts, WAITING_RENEWALS, list(ops))
 
 
 def read_replies(ops: Sequence[Any], sent: Sequence[OpGroup], answers: Sequence[StatementRows]) -> list[Any]:
@@ -167,6 +177,11 @@ def _read_fenced(ops: Sequence[Any], found: StatementRows) -> list[Any]:
     return [True if op.id in done else SEND_UNBATCHED for op in ops]
 
 
+def _read_renewals(ops: Sequence[Renew], found: StatementRows) -> list[Any]:
+    replies = {row[0]: True if row[1] else HELD for row in found.read_all()}
+    return [replies.get(op.id, SEND_UNBATCHED) for op in ops]
+
+
 _WITH_NOTE = {**_FENCE_COLUMNS, "note": arrays.pack_text}
 _note_values = attrgetter(*_FENCE_VALUES, "note")
 
@@ -176,7 +191,7 @@ BATCHES: dict[type[Any], BatchStatement] = {
         "renew_many",
         {**_FENCE_COLUMNS, "lease": arrays.pack_bigint},
         attrgetter(*_FENCE_VALUES, "lease"),
-        _read_fenced,
+        _read_renewals,
     ),
     Complete: BatchStatement(
         "complete_many",
@@ -193,6 +208,10 @@ BATCHES: dict[type[Any], BatchStatement] = {
     Release: BatchStatement("release_many", _WITH_NOTE, _note_values, _read_fenced),
     Withdraw: BatchStatement("withdraw_many", _WITH_NOTE, _note_values, _read_fenced),
 }
+
+_RENEW = BATCHES[Renew]
+WAITING_RENEWALS = BatchStatement("renew_waiting_many", _RENEW.columns, _RENEW.values, _read_fenced)
+"""Renewals that wait for locked rows."""
 
 SHORT_CLAIMS = BatchStatement("claim_new_many", _CLAIM_COLUMNS, _claim_values, _read_short_claims)
 """Claims that only insert. The server has less to do; a claim whose key exists is sent again, as in BATCHES."""

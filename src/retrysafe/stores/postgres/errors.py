@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
@@ -85,6 +88,23 @@ def lock_timeout_error() -> StoreUnavailable:
     return StoreUnavailable(
         "the key's row is held by an open transaction for longer than lock_timeout; nothing was done: "
         "end that transaction, and send the operation again"
+    )
+
+
+def held_rows_error(replies: Sequence[Any]) -> BatchRefused:
+    """For a batch in which some renewals met a locked row. The other operations of the batch are committed."""
+    return BatchRefused("a key of this batch is held by an open transaction; send its operation again", replies)
+
+
+def partly_committed_error(error: StoreError) -> StoreUnclear:
+    return StoreUnclear(f"a part of this batch is committed, another part is not: {error}")
+
+
+def row_held_error() -> StoreUnavailable:
+    """For a renewal in a batch whose row is still locked after its short wait."""
+    return StoreUnavailable(
+        "the key's row is held by an open transaction; nothing was done: end that transaction, and send the operation "
+        "again"
     )
 
 

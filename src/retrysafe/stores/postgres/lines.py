@@ -5,6 +5,9 @@ keeps up to MAX_KEPT_LINES connections between operations. A line goes back to t
 ended, when it was kept for MAX_KEPT_SECONDS (the pool replaces connections that are too old), when the pool was
 drained, and when another caller waits for a connection. A pool of the user's keeps its own connections.
 
+After the first renewal one more line is kept, for renewals. A renewal then need not wait until the pool has made
+connections for others. shares.py says how many connections others leave to renewals.
+
 The waiting caller and the caller that gives back cannot miss each other. The one counts itself, and then looks at the
 kept lines. The other keeps its line, and then looks at the count.
 """
@@ -25,9 +28,15 @@ from retrysafe.stores.postgres import deadline
 from retrysafe.stores.postgres.dialect import CAPABILITIES
 from retrysafe.stores.postgres.pipeline import PipelineGen, PreparedNames, close_if_broken
 from retrysafe.stores.postgres.pool import AsyncPool, Pool
+from retrysafe.stores.postgres.shares import AsyncShares, Shares, Use
 
 MAX_KEPT_LINES = CAPABILITIES.max_in_flight
 MAX_KEPT_SECONDS = 60.0
+
+
+def count_kept_lines(pool_size: int, keeps: bool) -> tuple[int, int]:
+    """How many lines are kept for everybody, and how many for renewals alone."""
+    return (MAX_KEPT_LINES, int(pool_size > 1)) if keeps else (0, 0)
 
 
 class Line:
@@ -162,18 +171,33 @@ class AsyncLines:
 
     def __init__(self, pool: AsyncPool, keeps: bool) -> None:
         self._pool = pool
+        self._shares = AsyncShares(pool.max_size, pool.timeout)
         self._kept: list[AsyncLine] = []
-        self._most = MAX_KEPT_LINES if keeps else 0
-        self._waiting = self._generation = 0
+        self._for_renewals: list[AsyncLine] = []
+        self._most, self._most_for_renewals = count_kept_lines(pool.max_size, keeps)
+        self._waiting = self._waiting_renewals = self._generation = 0
 
-    async def take(self) -> AsyncLine:
+    async def take(self, use: Use) -> AsyncLine:
+        await self._shares.enter(use)
+        try:
+            return await self._take(use)
+        except BaseException:
+            self._shares.leave(use)
+            raise
+
+    async def _take(self, use: Use) -> AsyncLine:
+        if use == "renewal" and self._for_renewals:
+            return self._for_renewals.pop()
         if self._kept:
             return self._kept.pop()
+        renewals = int(use == "renewal")
         self._waiting += 1
+        self._waiting_renewals += renewals
         try:
             connection = await self._pool.getconn()
         finally:
             self._waiting -= 1
+            self._waiting_renewals -= renewals
         line = AsyncLine(connection, self._generation)
         if line.was_manual:
             try:
@@ -183,12 +207,19 @@ class AsyncLines:
                 raise
         return line
 
-    async def give_back(self, line: AsyncLine) -> None:
-        line.stop_deadline()
-        if len(self._kept) < self._most and not self._waiting and line.can_be_kept(self._generation):
-            self._kept.append(line)
-        else:
-            await self._return(line)
+    async def give_back(self, line: AsyncLine, use: Use) -> None:
+        try:
+            line.stop_deadline()
+            if not line.can_be_kept(self._generation):
+                await self._return(line)
+            elif use == "renewal" and len(self._for_renewals) < self._most_for_renewals and not self._waiting_renewals:
+                self._for_renewals.append(line)
+            elif len(self._kept) < self._most and not self._waiting:
+                self._kept.append(line)
+            else:
+                await self._return(line)
+        finally:
+            self._shares.leave(use)
 
     async def _return(self, line: AsyncLine) -> None:
         line.end()
@@ -205,12 +236,13 @@ class AsyncLines:
         await self._return_kept()
 
     async def close(self) -> None:
-        self._most = 0
+        self._most = self._most_for_renewals = 0
         await self._return_kept()
 
     async def _return_kept(self) -> None:
-        while self._kept:
-            await self._return(self._kept.pop())
+        for kept in (self._kept, self._for_renewals):
+            while kept:
+                await self._return(kept.pop())
 
 
 class Lines:
@@ -218,22 +250,35 @@ class Lines:
 
     def __init__(self, pool: Pool, keeps: bool) -> None:
         self._pool = pool
+        self._shares = Shares(pool.max_size, pool.timeout)
         self._kept: list[Line] = []
-        self._most = MAX_KEPT_LINES if keeps else 0
-        self._waiting = self._generation = 0
+        self._for_renewals: list[Line] = []
+        self._most, self._most_for_renewals = count_kept_lines(pool.max_size, keeps)
+        self._waiting = self._waiting_renewals = self._generation = 0
         self._counting = threading.Lock()
 
-    def take(self) -> Line:
-        line = self._pop_kept()
+    def take(self, use: Use) -> Line:
+        self._shares.enter(use)
+        try:
+            return self._take(use)
+        except BaseException:
+            self._shares.leave(use)
+            raise
+
+    def _take(self, use: Use) -> Line:
+        line = self._pop_kept(use)
         if line is not None:
             return line
+        renewals = int(use == "renewal")
         with self._counting:
             self._waiting += 1
+            self._waiting_renewals += renewals
         try:
-            line = self._pop_kept() or Line(self._pool.getconn(), self._generation)
+            line = self._pop_kept(use) or Line(self._pool.getconn(), self._generation)
         finally:
             with self._counting:
                 self._waiting -= 1
+                self._waiting_renewals -= renewals
         if line.was_manual:
             try:
                 line.connection.set_autocommit(True)
@@ -242,22 +287,31 @@ class Lines:
                 raise
         return line
 
-    def _pop_kept(self) -> Line | None:
-        try:
-            return self._kept.pop()  # no check first: another thread may take the last one in between
-        except IndexError:
-            return None
+    def _pop_kept(self, use: Use) -> Line | None:
+        return (_pop(self._for_renewals) if use == "renewal" else None) or _pop(self._kept)
 
-    def give_back(self, line: Line) -> None:
-        if len(self._kept) < self._most and line.can_be_kept(self._generation):
-            self._kept.append(line)
-            if not self._waiting and self._most and line.generation == self._generation:
-                return
-            last = self._pop_kept()
-            if last is None:
-                return  # another thread has taken it
-            line = last
-        self._return(line)
+    def give_back(self, line: Line, use: Use) -> None:
+        try:
+            self._keep_or_return(line, use)
+        finally:
+            self._shares.leave(use)
+
+    def _keep_or_return(self, line: Line, use: Use) -> None:
+        left: Line | None = line
+        if line.can_be_kept(self._generation):
+            if use == "renewal" and len(self._for_renewals) < self._most_for_renewals:
+                self._for_renewals.append(line)
+                left = self._take_back(line, self._for_renewals, self._most_for_renewals and not self._waiting_renewals)
+            elif len(self._kept) < self._most:
+                self._kept.append(line)
+                left = self._take_back(line, self._kept, self._most and not self._waiting)
+        if left is not None:
+            self._return(left)
+
+    def _take_back(self, line: Line, kept: list[Line], stays: int | bool) -> Line | None:
+        """A line that was just kept has to go back to the pool if it does not stay, or if the pool was drained
+        meanwhile. None if nothing has to go: another thread may have taken it."""
+        return None if stays and line.generation == self._generation else _pop(kept)
 
     def _return(self, line: Line) -> None:
         try:
@@ -273,9 +327,17 @@ class Lines:
         self._return_kept()
 
     def close(self) -> None:
-        self._most = 0
+        self._most = self._most_for_renewals = 0
         self._return_kept()
 
     def _return_kept(self) -> None:
-        while (line := self._pop_kept()) is not None:
-            self._return(line)
+        for kept in (self._kept, self._for_renewals):
+            while (line := _pop(kept)) is not None:
+                self._return(line)
+
+
+def _pop(kept: list[Line]) -> Line | None:
+    try:
+        return kept.pop()  # no check first: another thread may take the last one in between
+    except IndexError:
+        return None

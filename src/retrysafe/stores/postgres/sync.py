@@ -15,19 +15,23 @@ from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import BatchRefused, follow
 from retrysafe.stores.notify import Listener, OnNotify, ShouldContinue
 from retrysafe.stores.postgres import batches, deadline, notify, pipeline
-from retrysafe.stores.postgres.batches import CLAIM_AGAIN, OpGroup, can_batch
+from retrysafe.stores.postgres.batches import CLAIM_AGAIN, HELD, OpGroup, can_batch
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, PostgresLocation
 from retrysafe.stores.postgres.errors import (
     ConnectFailures,
+    held_rows_error,
     is_demoted,
     lock_timeout_error,
+    partly_committed_error,
+    row_held_error,
     serialization_error,
     translate_error,
     unstorable_value_error,
 )
 from retrysafe.stores.postgres.lines import Line, Lines
-from retrysafe.stores.postgres.pipeline import StatementRows
+from retrysafe.stores.postgres.pipeline import BoundStatement, StatementRows
 from retrysafe.stores.postgres.pool import Pool, build_pool, read_conninfo
+from retrysafe.stores.postgres.shares import Use, use_of
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.batches import SEND_UNBATCHED
 from retrysafe.stores.sql.dialect import Statement
@@ -70,7 +74,7 @@ class PostgresStore:
 
     def execute(self, op: Op[R]) -> R:
         return self._with_connection(
-            lambda connection: follow(self._plans.plan_operation(op), self._build_sender(connection))
+            lambda connection: follow(self._plans.plan_operation(op), self._build_sender(connection)), use_of((op,))
         )
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
@@ -79,11 +83,15 @@ class PostgresStore:
         if not ops:
             return []
         if not can_batch(ops):
-            return self._with_connection(lambda connection: self._execute_one_by_one(connection, ops), batch=True)
+            return self._with_connection(lambda connection: self._execute_one_by_one(connection, ops), "batch")
         replies = self._execute_batch(ops, self._short_claims)
+        if HELD in replies:
+            self._wait_for_held(ops, replies)
         if CLAIM_AGAIN in replies or SEND_UNBATCHED in replies:
             self._complete_replies(ops, replies)
         self._short_claims = batches.has_no_refusal(replies)
+        if HELD in replies:
+            raise held_rows_error([row_held_error() if reply is HELD else reply for reply in replies])
         return replies
 
     def _execute_batch(self, ops: Sequence[Op[Any]], short_claims: bool) -> list[Any]:
@@ -91,8 +99,23 @@ class PostgresStore:
             sent = batches.group_by_kind(self._plans.texts, ops, short_claims)
         except (UnicodeError, struct.error) as error:
             raise unstorable_value_error(error) from error
-        answers = self._with_line(lambda line: self._run_pipeline(line, sent), batch=True)
+        settings = batches.settings_part(self._plans.texts)
+        answers = self._with_line(lambda line: self._run_pipeline(line, settings, sent), use_of(ops), batch=True)
         return batches.read_replies(ops, sent, answers)
+
+    def _wait_for_held(self, ops: Sequence[Op[Any]], replies: list[Any]) -> None:
+        """Send renewals whose rows were locked once more, and wait for the rows: most locks last for a moment. HELD
+        stays where the wait was too long. They wait together, so that the wait does not grow with their number."""
+        held: list[Any] = [op for op, reply in zip(ops, replies, strict=True) if reply is HELD]
+        settings, group = batches.build_waiting_renewals(self._plans.texts, held)
+        try:
+            found = self._with_line(lambda line: self._run_pipeline(line, settings, [group]), "renewal", batch=True)
+        except BatchRefused:
+            return
+        except StoreUnavailable as error:
+            raise partly_committed_error(error) from error
+        left = iter(batches.read_replies(held, [group], found))
+        replies[:] = [next(left) if reply is HELD else reply for reply in replies]
 
     def _complete_replies(self, ops: Sequence[Op[Any]], replies: list[Any]) -> None:
         """Replace what stands in `replies` for operations that the batch could not decide. The batch is committed: if
@@ -107,10 +130,10 @@ class PostgresStore:
                 if reply is SEND_UNBATCHED:
                     replies[place] = self.execute(ops[place])
         except (BatchRefused, StoreUnavailable) as error:
-            raise StoreUnclear(f"a part of this batch is committed, another part is not: {error}") from error
+            raise partly_committed_error(error) from error
 
-    def _run_pipeline(self, line: Line, sent: Sequence[OpGroup]) -> list[StatementRows]:
-        parts = [batches.settings_part(self._plans.texts), *(group.part for group in sent)]
+    def _run_pipeline(self, line: Line, settings: BoundStatement, sent: Sequence[OpGroup]) -> list[StatementRows]:
+        parts = [settings, *(group.part for group in sent)]
         connection = line.connection
         if not line.checked:
             self._check_line(line)
@@ -162,18 +185,18 @@ class PostgresStore:
         if self._owned:
             self._pool.close()
 
-    def _with_connection(self, work: Callable[[psycopg.Connection[Any]], R], *, batch: bool = False) -> R:
+    def _with_connection(self, work: Callable[[psycopg.Connection[Any]], R], use: Use = "alone") -> R:
         def work_on(line: Line) -> R:
             if not line.checked:
                 self._check_line(line)
             return work(line.connection)
 
-        return self._with_line(work_on, batch=batch)
+        return self._with_line(work_on, use, batch=use == "batch")
 
-    def _with_line(self, work: Callable[[Line], R], *, batch: bool = False) -> R:
+    def _with_line(self, work: Callable[[Line], R], use: Use, *, batch: bool = False) -> R:
         for _ in range(MAX_SERIALIZATION_TRIES):
             try:
-                return self._try_on_line(work)
+                return self._try_on_line(work, use)
             except RetryNow:
                 continue
             except LockNotAvailable as error:
@@ -191,10 +214,10 @@ class PostgresStore:
                 raise
         raise serialization_error(MAX_SERIALIZATION_TRIES, batch=batch)
 
-    def _try_on_line(self, work: Callable[[Line], R]) -> R:
+    def _try_on_line(self, work: Callable[[Line], R], use: Use) -> R:
         """Run `work` on a connection in autocommit mode, with a deadline."""
         try:
-            line = self._lines.take()
+            line = self._lines.take(use)
             try:
                 timer = self._watch.start(line.connection, deadline.STATEMENT_TIMEOUT_SECONDS)
                 try:
@@ -202,7 +225,7 @@ class PostgresStore:
                 finally:
                     timer.cancel()
             finally:
-                self._lines.give_back(line)
+                self._lines.give_back(line, use)
         except Exception as error:
             found = translate_error(self._connecting.refine_error(error, self._pool), self._url)
             if found is error:

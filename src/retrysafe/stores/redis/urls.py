@@ -75,6 +75,9 @@ def parse_url(url: str) -> RedisLocation:
         ours.get("prefix", DEFAULT_PREFIX),
         _parse_buckets(ours.get("buckets", str(CLUSTER_BUCKETS if kind == "cluster" else 1))),
     )
+    database = parts.path.removeprefix("/")
+    if kind != "cluster" and database and not (database.isascii() and database.isdigit()):
+        raise StoreURLError(f"the database {database!r} is no number: write {base}://host:port/0, or leave it out")
     driver_url = urlunsplit(parts._replace(scheme=_SCHEMES[base], query=urlencode(theirs)))
     wait = _parse_wait(ours, dict(theirs))
     if kind == "single":

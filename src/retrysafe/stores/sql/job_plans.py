@@ -106,7 +106,7 @@ def give_back(texts: Texts, op: ReturnJob) -> Plan[Statement, bool]:
 
 def revive(texts: Texts, op: ReviveJob) -> Plan[Statement, bool]:
     values = {"id": op.id, "now": op.now, "namespace": op.namespace}
-    return bool((yield Statement(texts["job_revive"], values)))
+    return bool((yield Statement(texts["job_revive" if op.dead else "job_hasten"], values)))
 
 
 def drop(texts: Texts, op: DropJob) -> Plan[Statement, bool]:

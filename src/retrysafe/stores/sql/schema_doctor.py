@@ -12,6 +12,9 @@ from retrysafe.stores.sql.migrations import latest_version
 from retrysafe.stores.sql.names import TableNames
 from retrysafe.stores.sql.schema_state import LOSSES, REBUILT_UNASKED, UPGRADE_COMMAND, SchemaState, read_state
 
+SCHEMA_SETTING = "schema"
+"""What the finding about the version of the schema is called."""
+
 
 def diagnose_schema(
     dialect: Dialect, names: TableNames, send: Callable[[Statement], list[Any]], *, migrates_itself: bool = False
@@ -44,12 +47,14 @@ def _check_version(state: SchemaState, known: int, migrates_itself: bool) -> Ite
     value = f"version {state.version}, known: {known}"
     if state.oldest_reader is not None and state.oldest_reader > known:
         why = f"more than one release ahead: only code that knows version {state.oldest_reader} may work on it"
-        yield bad("schema", value, "best-effort", why, UPGRADE_COMMAND, invariant="I1")
+        yield bad(SCHEMA_SETTING, value, "best-effort", why, UPGRADE_COMMAND, invariant="I1")
     elif state.version > known and state.oldest_reader is None:
         why = "nothing says which release made it, and whether this one may work on it"
-        yield bad("schema", value, "exactly-once-capable", why, UPGRADE_COMMAND, invariant="I1")
+        yield bad(SCHEMA_SETTING, value, "exactly-once-capable", why, UPGRADE_COMMAND, invariant="I1")
     elif state.version > known:
-        yield good("schema", value, "the next release's: this one works beside it, upgrade it soon", invariant="I1")
+        yield good(
+            SCHEMA_SETTING, value, "the next release's: this one works beside it, upgrade it soon", invariant="I1"
+        )
     elif state.version < known and not migrates_itself:
         why = "this release needs what later versions add"
-        yield bad("schema", value, "exactly-once-capable", why, "retrysafe migrate URL", invariant="I1")
+        yield bad(SCHEMA_SETTING, value, "exactly-once-capable", why, "retrysafe migrate URL", invariant="I1")

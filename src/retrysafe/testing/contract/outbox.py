@@ -127,6 +127,22 @@ def test_a_dead_job_waits_for_a_person(do: Do) -> None:
     assert (revived.attempts, revived.error) == (1, "")
 
 
+def test_a_person_makes_a_waiting_job_due(do: Do) -> None:
+    """Its pause ends, and nothing else changes: its deliveries count on, and a job that a worker has is left alone."""
+    do(stage(job(1), job(2)))
+    do(take(limit=1))
+    soon = ReviveJob(job(1).id, 10 * SECOND_MICROS, dead=False)
+    assert do(soon) is False, "a worker has it"
+    assert do(fail(1, delay=600)) is True
+    assert job_numbers(do(take(TWO, now=10, limit=1))) == [2]
+    assert do(ReviveJob(job(1).id, 10 * SECOND_MICROS, "other", dead=False)) is False
+    assert do(soon) is True
+    (taken,) = do(take(TWO, now=10))
+    assert (taken.job.id, taken.attempts, taken.error != "") == (job(1).id, 2, True)
+    assert do(fail(1, token=TWO, dead=True)) is True
+    assert do(soon) is False, "a dead letter waits for nothing"
+
+
 def test_what_its_taker_left_behind_is_told_apart(do: Do) -> None:
     """A job that was left behind may have killed its worker, so such jobs are taken separately from new ones."""
     do(stage(job(1), job(2), job(3)))
@@ -277,7 +293,7 @@ def choose_random_op(choose: random.Random, now: int) -> Op[object]:
         finish(number, choose.randrange(6), token=token, now=now),
         fail(number, token=token, delay=3, dead=choose.random() < 0.3, now=now),
         give_back(number, token=token, delay=choose.choice([0, 2]), now=now),
-        ReviveJob(job(number).id, now * SECOND_MICROS, namespace),
+        ReviveJob(job(number).id, now * SECOND_MICROS, namespace, dead=choose.random() < 0.5),
         ListJobs(dead=choose.random() < 0.5, namespace=choose.choice([None, namespace])),
         Namespaces(every=choose.random() < 0.5),
     ]

@@ -1,0 +1,114 @@
+"""Shares: how many connections of a pool each kind of use may have at once.
+
+An operation that waits for a row of another transaction keeps its connection meanwhile, for up to two seconds. Many
+such operations must not use up the pool: leases are renewed through it, too, and a lease of a call that has nothing to
+do with those rows must not be lost (I33).
+
+An operation that is sent alone waits for the longest time, and such operations have about two thirds of the pool. A
+batch waits for a tenth of a second; batches may have what is left of all but one connection. A renewal may have every
+connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from psycopg_pool import PoolTimeout
+
+from retrysafe.core.ops import Op, Renew
+
+Use = Literal["alone", "batch", "renewal"]
+
+
+def use_of(ops: Sequence[Op[Any]]) -> Use:
+    """What a connection for these operations is used for."""
+    if all(type(op) is Renew for op in ops):
+        return "renewal"
+    return "alone" if len(ops) == 1 else "batch"
+
+
+def compute_shares(size: int) -> tuple[int, int]:
+    """How many connections operations that are sent alone may have, and how many these and batches may have together.
+    A pool with one connection has nothing to share, and one with two has nothing for batches alone."""
+    return max(1, size - max(2, size // 3)), max(1, size - 1)
+
+
+def no_share_error(use: Use, size: int, seconds: float) -> PoolTimeout:
+    return PoolTimeout(f"all connections that this use ({use}) may have of {size} were in use for {seconds:g} s")
+
+
+class Shares:
+    """The shares of a sync store. Many threads use it at once. A pool without a limit (size 0) has no shares."""
+
+    def __init__(self, size: int, timeout: float) -> None:
+        self._size, self._timeout = size, timeout
+        alone, together = compute_shares(size)
+        self._alone, self._together = threading.Semaphore(alone), threading.Semaphore(together)
+
+    def enter(self, use: Use) -> None:
+        """Wait until this use may have one more connection."""
+        if use == "renewal" or not self._size:
+            return
+        if use == "alone":
+            self._acquire(self._alone, use)
+            try:
+                self._acquire(self._together, use)
+            except BaseException:
+                self._alone.release()
+                raise
+        else:
+            self._acquire(self._together, use)
+
+    def _acquire(self, share: threading.Semaphore, use: Use) -> None:
+        if not share.acquire(timeout=self._timeout):
+            raise no_share_error(use, self._size, self._timeout)
+
+    def leave(self, use: Use) -> None:
+        if use == "renewal" or not self._size:
+            return
+        self._together.release()
+        if use == "alone":
+            self._alone.release()
+
+
+class AsyncShares:
+    """The shares of an async store, on one event loop."""
+
+    def __init__(self, size: int, timeout: float) -> None:
+        self._size, self._timeout = size, timeout
+        alone, together = compute_shares(size)
+        self._alone, self._together = asyncio.Semaphore(alone), asyncio.Semaphore(together)
+
+    async def enter(self, use: Use) -> None:
+        """Wait until this use may have one more connection."""
+        if use == "renewal" or not self._size:
+            return
+        if use == "alone":
+            await self._acquire(self._alone, use)
+            try:
+                await self._acquire(self._together, use)
+            except BaseException:
+                self._alone.release()
+                raise
+        else:
+            await self._acquire(self._together, use)
+
+    async def _acquire(self, share: asyncio.Semaphore, use: Use) -> None:
+        if not share.locked():
+            await share.acquire()  # does not wait, and needs no timer
+            return
+        try:
+            async with asyncio.timeout(self._timeout):
+                await share.acquire()
+        except TimeoutError as error:
+            raise no_share_error(use, self._size, self._timeout) from error
+
+    def leave(self, use: Use) -> None:
+        if use == "renewal" or not self._size:
+            return
+        self._together.release()
+        if use == "alone":
+            self._alone.release()

@@ -1,0 +1,64 @@
+"""The receipt of an erasure says what is left, and what is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from retrysafe.cli.main import main
+from retrysafe.core.ops import Lookup
+from retrysafe.stores.registry import open_store
+from retrysafe.testing.builders import claim, complete
+
+BECAUSE = ("--because", "request 4711")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path}/app.db"
+    assert main(["migrate", url]) == 0
+    store = open_store(url)
+    done = store.execute(claim("done", scope="acme", now=None))
+    store.execute(complete(done, now=None))
+    store.execute(claim("working", scope="acme", lease=3600, now=None))
+    store.close()
+    return url
+
+
+def erase(url: str, capsys: pytest.CaptureFixture[str], *words: str, code: int) -> dict[str, object]:
+    capsys.readouterr()
+    assert main(["erase", url, "--scope", "acme", *BECAUSE, *words, "--json"]) == code
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_an_erasure_is_not_complete_while_records_are_left(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    counted = erase(url, capsys, code=1)
+    assert (counted["complete"], counted["to_erase"], counted["unfinished"]) == (False, 1, 1)
+    erased = erase(url, capsys, "--yes", code=1)
+    assert (erased["complete"], erased["erased"], erased["unfinished"]) == (False, 1, 1)
+    assert main(["audit", url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["result"]["complete"] is False, "the audit row says the same"
+
+
+def test_it_is_complete_when_nothing_is_left(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    store = open_store(url)
+    working = store.execute(Lookup(claim("working", scope="acme").id)).record
+    assert store.execute(complete(working, now=None))
+    store.close()
+    assert erase(url, capsys, code=0)["complete"] is False, "counted only: nothing was erased"
+    assert erase(url, capsys, "--yes", code=0)["complete"] is True
+    assert erase(url, capsys, code=0)["complete"] is True, "there is nothing to erase any more"
+
+
+def test_the_receipt_names_everything_that_is_kept(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """S12: a plain fingerprint lets a reader of the store try short bodies."""
+    assert "fingerprint" in str(erase(url, capsys, "--yes", code=1)["kept"])
+    store = open_store(url)
+    record = store.execute(Lookup(claim("done", scope="acme").id)).record
+    store.close()
+    assert record is not None
+    assert (record.answer.body, record.input, record.progress, record.note) == (b"", b"", b"", "")
+    assert record.fingerprint.digest, "if it is erased one day, the receipt and operate.md must not name it"
