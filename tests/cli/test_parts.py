@@ -110,6 +110,28 @@ def test_did_you_mean(capsys: pytest.CaptureFixture[str]) -> None:
         assert "did you mean" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("keys list --sate uncertain", "--state"),
+        ("keys resolve order-7 --did-not-happen --becuase x", "--because"),
+        ("stats --jsno", "--json"),
+        ("operations list a:b --jsno", "--json"),
+        ("worker a:b --onec", "--once"),
+    ],
+)
+def test_a_mistyped_option_is_compared_with_those_of_its_command(
+    words: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The parser of the whole program finds it, and knows no other options than --help and --version."""
+    with pytest.raises(SystemExit) as stopped:
+        main(words.split())
+    said = capsys.readouterr().err
+    command = " ".join(word for word in words.split()[:2] if word in ("keys", "list", "resolve", "stats", "operations"))
+    assert (stopped.value.code, f"did you mean {meant!r}?" in said) == (2, True), said
+    assert said.startswith(f"usage: retrysafe {command}"), "and the usage is that of the command"
+
+
 # Decisions ----------------------------------------------------------------------------------------
 
 
