@@ -157,7 +157,9 @@ def test_only_what_may_run_again_is_released() -> None:
     assert "resolve" in decide_release(guard, at(40), "x", owner_is_dead=True).refusal
     assert "resolve" in decide_release(guard, at(10), "x", owner_is_dead=True).refusal, "a guard may have happened"
     alive = decide_release(guard, at(10), "x", owner_is_dead=False).refusal
-    assert ("at work" in alive, "nobody knows" in alive) == (True, False), "its owner is alive, and resolving is refused"
+    assert ("at work" in alive, "nobody knows" in alive) == (True, False), (
+        "its owner is alive, and resolving is refused"
+    )
     assert "--owner-is-dead" not in alive, "it would not help: a guard is resolved"
     _, job = make(on_lapse="rerun")
     assert "at work" in decide_release(job, at(10), "x", owner_is_dead=False).refusal

@@ -104,8 +104,8 @@ def test_what_the_driver_says() -> None:
 def test_a_server_that_is_not_there_is_told_without_the_drivers_own_state() -> None:
     """pymongo's text goes on with its timeouts and a description of each server, which has the reason once more."""
     said = (
-        "127.0.0.1:1: [Errno 111] Connection refused (configured timeouts: socketTimeoutMS: 5000.0ms, connectTimeoutMS: "
-        "5000.0ms), Timeout: 5.0s, Topology Description: <TopologyDescription id: 6afd16, topology_type: Unknown, "
+        "127.0.0.1:1: [Errno 111] Connection refused (configured timeouts: socketTimeoutMS: 5000.0ms, "
+        "connectTimeoutMS: 5000.0ms), Timeout: 5.0s, Topology Description: <TopologyDescription id: 6afd16, "
         "servers: [<ServerDescription ('127.0.0.1', 1) server_type: Unknown, rtt: None, error=AutoReconnect("
         "'127.0.0.1:1: [Errno 111] Connection refused')>]>"
     )
@@ -114,7 +114,7 @@ def test_a_server_that_is_not_there_is_told_without_the_drivers_own_state() -> N
         "no connection to MongoDB (127.0.0.1:1: [Errno 111] Connection refused): nothing was done; is it up?"
     )
     assert "No replica set members found yet" in str(
-        translate_error(errors.ServerSelectionTimeoutError('No replica set members found yet, Timeout: 5.0s, Topology'))
+        translate_error(errors.ServerSelectionTimeoutError("No replica set members found yet, Timeout: 5.0s, Topology"))
     )
 
 
