@@ -59,6 +59,14 @@ def count_child(
 ) -> tuple[float, str]:
     """Run `python -m module arguments …`, which calls `measure` with so many pieces. Returns the instructions of one
     piece, and what the process printed."""
+    few, many, printed = count_twice(module, arguments, environment)
+    return (many - few) / pieces, printed
+
+
+def count_twice(
+    module: str, arguments: Sequence[str], environment: Mapping[str, str] = os.environ
+) -> tuple[int, int, str]:
+    """The instructions of `measure`'s pieces, of twice as many, and what the process printed."""
     valgrind = Valgrind()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "counted"
@@ -70,7 +78,7 @@ def count_child(
         if done.returncode:
             raise RuntimeError(f"{' '.join(arguments)} failed: {done.stderr[-3000:]}")
         few, many = (_read_total(out.with_name(f"{out.name}.{number}")) for number in (1, 2))
-    return (many - few) / pieces, done.stdout
+    return few, many, done.stdout
 
 
 def _read_total(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -62,3 +63,16 @@ def test_commands_find_the_applications_store(folder: Path, start: tuple[str, ..
     assert (done.returncode, "resolve" in done.stdout) == (0, True), "help is ours"
     other = run(folder, *start, "stats", "sqlite:///other.db")
     assert other.returncode == 5, "a URL that is given counts"
+
+
+@pytest.mark.parametrize("start", [("-c", *DJANGO, "retrysafe"), ("-m", "flask", "retrysafe")], ids=["django", "flask"])
+def test_the_worker_runs_with_the_applications_object(folder: Path, start: tuple[str, ...]) -> None:
+    done = run(folder, *start, "worker", "--once", "--json")
+    assert (done.returncode, '"sweeper": 1' in done.stdout) == (0, True), done.stderr
+
+
+def test_config_says_that_a_setting_comes_from_the_framework(folder: Path) -> None:
+    done = run(folder, "-c", *DJANGO, "retrysafe", "config", "--json")
+    assert json.loads(done.stdout)["url"] == {"value": "sqlite:///app.db", "source": "application"}, done.stderr
+    done = run(folder, "-c", *DJANGO, "retrysafe", "config", "sqlite:///other.db", "--json")
+    assert json.loads(done.stdout)["url"] == {"value": "sqlite:///other.db", "source": "argument"}, done.stderr

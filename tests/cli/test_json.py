@@ -141,6 +141,28 @@ def test_the_worker(url: str, check: Callable[..., list[Any]], monkeypatch: pyte
     assert report["sweeper"] == 1
 
 
+def test_the_worker_finds_its_application_in_the_settings(
+    url: str, check: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `operations` does, and as `config` shows it."""
+    named: list[str] = []
+
+    def load(text: str) -> RetrySafe:
+        named.append(text)
+        return RetrySafe(url)
+
+    monkeypatch.setattr(import_object, "load_safe", load)
+    monkeypatch.setattr(worker, "load_safe", load)
+    monkeypatch.delenv("RETRYSAFE_APP", raising=False)
+    assert main(["worker", "--once"]) == 2
+    assert "RETRYSAFE_APP" in capsys.readouterr().err
+    monkeypatch.setenv("RETRYSAFE_APP", "shop:safe")
+    check("worker", "--once")
+    check("worker", "other:safe", "--once")
+    check("worker", "--app", "third:safe", "--once")
+    assert named == ["shop:safe", "other:safe", "third:safe"]
+
+
 class Charges:
     """What a reconciliation compares; one is missing on the other side."""
 

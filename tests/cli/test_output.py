@@ -50,6 +50,16 @@ def test_a_table_has_its_columns_and_rows(on_terminal: Shown) -> None:
     assert lines[1].index("first") == lines[2].index("second"), "the columns are aligned"
 
 
+def test_what_is_copied_stays_in_one_line(on_terminal: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next command needs the id. On a narrow terminal the other columns are folded."""
+    monkeypatch.setenv("COLUMNS", "80")
+    columns = ("id", "state", "kind", "scope", "key", "attempt", "created", "namespace")
+    when = "2026-11-18T03:06:26Z"
+    row = ("795b259f4408", "uncertain", "http", "retrysafe-trigger", "crash-ff998df515422a7b", "#1", when, "default")
+    shown = strip_styles(on_terminal(lambda: print_table(columns, [row])))
+    assert "795b259f4408 " in shown, shown
+
+
 def test_an_empty_table_prints_nothing(on_terminal: Shown) -> None:
     assert on_terminal(lambda: print_table(("id", "key"), [])) == ""
 

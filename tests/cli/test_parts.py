@@ -110,6 +110,28 @@ def test_did_you_mean(capsys: pytest.CaptureFixture[str]) -> None:
         assert "did you mean" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("keys list --sate uncertain", "--state"),
+        ("keys resolve order-7 --did-not-happen --becuase x", "--because"),
+        ("stats --jsno", "--json"),
+        ("operations list a:b --jsno", "--json"),
+        ("worker a:b --onec", "--once"),
+    ],
+)
+def test_a_mistyped_option_is_compared_with_those_of_its_command(
+    words: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The parser of the whole program finds it, and knows no other options than --help and --version."""
+    with pytest.raises(SystemExit) as stopped:
+        main(words.split())
+    said = capsys.readouterr().err
+    command = " ".join(word for word in words.split()[:2] if word in ("keys", "list", "resolve", "stats", "operations"))
+    assert (stopped.value.code, f"did you mean {meant!r}?" in said) == (2, True), said
+    assert said.startswith(f"usage: retrysafe {command}"), "and the usage is that of the command"
+
+
 # Decisions ----------------------------------------------------------------------------------------
 
 
@@ -134,6 +156,11 @@ def test_only_what_may_run_again_is_released() -> None:
     _, guard = make()
     assert "resolve" in decide_release(guard, at(40), "x", owner_is_dead=True).refusal
     assert "resolve" in decide_release(guard, at(10), "x", owner_is_dead=True).refusal, "a guard may have happened"
+    alive = decide_release(guard, at(10), "x", owner_is_dead=False).refusal
+    assert ("at work" in alive, "nobody knows" in alive) == (True, False), (
+        "its owner is alive, and resolving is refused"
+    )
+    assert "--owner-is-dead" not in alive, "it would not help: a guard is resolved"
     _, job = make(on_lapse="rerun")
     assert "at work" in decide_release(job, at(10), "x", owner_is_dead=False).refusal
     wanted = Release(job.id, job.fence, "x")

@@ -101,6 +101,23 @@ def test_what_the_driver_says() -> None:
     assert translate_error(fault := ZeroDivisionError()) is fault
 
 
+def test_a_server_that_is_not_there_is_told_without_the_drivers_own_state() -> None:
+    """pymongo's text goes on with its timeouts and a description of each server, which has the reason once more."""
+    said = (
+        "127.0.0.1:1: [Errno 111] Connection refused (configured timeouts: socketTimeoutMS: 5000.0ms, "
+        "connectTimeoutMS: 5000.0ms), Timeout: 5.0s, Topology Description: <TopologyDescription id: 6afd16, "
+        "servers: [<ServerDescription ('127.0.0.1', 1) server_type: Unknown, rtt: None, error=AutoReconnect("
+        "'127.0.0.1:1: [Errno 111] Connection refused')>]>"
+    )
+    told = str(translate_error(errors.ServerSelectionTimeoutError(said)))
+    assert told == (
+        "no connection to MongoDB (127.0.0.1:1: [Errno 111] Connection refused): nothing was done; is it up?"
+    )
+    assert "No replica set members found yet" in str(
+        translate_error(errors.ServerSelectionTimeoutError("No replica set members found yet, Timeout: 5.0s, Topology"))
+    )
+
+
 def test_a_majority_that_was_not_heard_of_is_unclear() -> None:
     """I10: the write is on the primary, and a failover may still undo it."""
     reply = {"ok": 1, "value": {}, "writeConcernError": {"code": 64, "errmsg": "waiting for replication timed out"}}

@@ -17,7 +17,8 @@ def add_parser(commands: Any) -> None:
         "config",
         help="the settings of this folder, and where they come from",
         description="An argument goes before the environment (RETRYSAFE_URL, RETRYSAFE_NAMESPACE, RETRYSAFE_APP), that "
-        "before retrysafe.toml, that before [tool.retrysafe] in pyproject.toml. Passwords are not shown.",
+        "before retrysafe.toml, that before [tool.retrysafe] in pyproject.toml. `manage.py retrysafe` and `flask "
+        "retrysafe` take the store of the application unless an argument names another. Passwords are not shown.",
         takes_url=True,
         url_only=True,
         examples=("retrysafe config", "RETRYSAFE_URL=sqlite:///app.db retrysafe config --json"),

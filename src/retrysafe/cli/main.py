@@ -71,19 +71,40 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROGRAM, defaults: 
         build_parser("-", prog).print_help()
         return 0
     command = next((word for word in words if not word.startswith("-")), "")
-    args = build_parser(command if command else "-", prog).parse_args(words)
+    args = parse_words(build_parser(command if command else "-", prog), words)
     set_defaults(args, defaults or {})
     from retrysafe.cli.running import run_command  # not needed for --help
 
     return run_command(args)
 
 
+def parse_words(parser: Parser, words: list[str]) -> Any:
+    """Parse the words. What is left over is told by the parser of the command, which knows its options: the parser of
+    the whole program finds it, and would suggest `--help` for every option that is mistyped."""
+    args, unknown = parser.parse_known_args(words)
+    if unknown:
+        find_parser(parser, words).error(f"unrecognized arguments: {' '.join(unknown)}")
+    return args
+
+
+def find_parser(parser: Parser, words: Sequence[str]) -> Parser:
+    """The parser of the command that these words name."""
+    for word in words:
+        children = parser.list_commands()
+        if word in children:
+            parser = children[word]
+    return parser
+
+
 def set_defaults(args: Any, defaults: Mapping[str, str]) -> None:
-    """Settings of a framework count unless the user names a store or an application."""
+    """Settings of a framework count unless the user names a store or an application. `args.defaults` says which were
+    taken."""
+    args.defaults = []
     if getattr(args, "url", None) is None and getattr(args, "app", None) is None:
         for name, value in defaults.items():
             if getattr(args, name, "") is None:
                 setattr(args, name, value)
+                args.defaults.append(name)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def _print_on_terminal(columns: Sequence[str], rows: list[list[str]]) -> int:
         return len(rows)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column == "id")  # people copy it
     for row in rows:
         table.add_row(*map(Text, row))  # Text: a key is not markup
     Console().print(table)

@@ -76,6 +76,13 @@ class Parser(argparse.ArgumentParser):
         hint = suggest(message, self._list_choices(), list(self._option_string_actions))
         super().error(f"{message}{hint}")
 
+    def list_commands(self) -> dict[str, Parser]:
+        """The parsers of the commands below this one, by their names."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                return dict(action.choices)
+        return {}
+
     def _list_choices(self) -> list[str]:
         return [str(name) for action in self._actions for name in (action.choices or ())]
 

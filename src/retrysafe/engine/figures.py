@@ -108,9 +108,9 @@ class Figures:
         store, whose time is in `store_times`: that bounds this list and the next. Events that somebody hears do not
         come here."""
         self.replayed: list[tuple[str, str]] = []
-        self._begun: list[str] = []
+        self.begun: list[str] = []
         """The kinds of executions that have begun and are not in `active` yet."""
-        self.count_begin: Callable[[str], None] = self._begun.append
+        self.count_begin: Callable[[str], None] = self.begun.append
         """An execution of this kind begins."""
         self.outbox_delay = Histogram("outbox_delay", DELAY_SECONDS, self)
         self.batches = Histogram("batch", BATCH_SIZES, self)
@@ -192,7 +192,7 @@ class Figures:
             self.execution.observe((*series, error), monotonic() - began)
         else:
             self._find_times(self._execution_times, series).append(monotonic() - began)
-        if len(self._begun) >= MAX_UNSORTED_TIMES:
+        if len(self.begun) >= MAX_UNSORTED_TIMES:
             self.sort_collected()
 
     def end_completed(self, series: tuple[str, str], seconds: float) -> None:
@@ -238,7 +238,7 @@ class Figures:
         for name, collected in (("new", self.granted), ("replayed", self.replayed)):
             for series, number in count_each(take_all(collected)):
                 self._add_events(name, series, number)
-        for kind, number in count_each(take_all(self._begun)):
+        for kind, number in count_each(take_all(self.begun)):
             self._change_active(kind, number)
         for op, times in list(self.store_times.items()):
             sort_times(self.store_calls, (op.__name__, ""), times)

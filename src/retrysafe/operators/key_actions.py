@@ -59,7 +59,13 @@ def decide_release(record: Record, now: int, because: str, *, owner_is_dead: boo
     """Only what may run again without a doubt: a guard of unknown outcome is resolved instead."""
     if record.state in SETTLED:
         return Decision(refusal=f"{record.key!r} is {record.state.value}: nobody holds it")
-    if is_outcome_unknown(record, now) or record.on_lapse == "uncertain":
+    if record.on_lapse == "uncertain" and not is_outcome_unknown(record, now):
+        return Decision(
+            refusal=f"{record.key!r}: its owner is at work, and its lease lasts until "
+            f"{format_time(record.lease_until)}; look again then. If it is uncertain by then, say how it ended: "
+            f"{_build_resolve_command(record)}"
+        )
+    if is_outcome_unknown(record, now):
         return Decision(
             refusal=f"{record.key!r}: nobody knows how its work ended, so it must not simply run again; say how it "
             f"ended: {_build_resolve_command(record)}"

@@ -133,6 +133,7 @@ class Exchange:
         self.reruns = reruns
         """How many earlier runs of this request the database has rolled back."""
         self._begun = time.monotonic()
+        self._error_type = ""  # its own: it is read of each request, and from the class that takes ten times as long
 
     @property
     def claimed(self) -> bool:
@@ -336,7 +337,10 @@ class Exchange:
         self.grant = grant
         self._stops = stops
         settings, task = self.settings, grant.task
-        settings.safe.figures.count_begin(task.series[0])
+        if (events := settings.safe.events).heard:
+            events.figures.count_begin(task.series[0])
+        else:
+            events.begun.append(task.series[0])
         if settings.quotas.limited:
             new = grant.record.attempt == 1 and not self.reruns
             settings.quotas.record_start(task.key.scope, new, task.policy.retention)

@@ -222,7 +222,7 @@ def test_what_is_collected_is_counted_before_it_grows() -> None:
         events.replayed.append(("http", "pay"))
         figures.end_execution(("http", "pay"), figures.begin_execution("http"), "RuntimeError")
         figures.end_execution(("http", "pay"), figures.begin_execution("http"))
-        collected = (events.granted, events.replayed, figures._begun, *figures._completed_times.values())
+        collected = (events.granted, events.replayed, figures.begun, *figures._completed_times.values())
         assert all(len(each) <= MAX_UNSORTED_TIMES for each in (*collected, *figures._execution_times.values()))
     number = 20 * MAX_UNSORTED_TIMES
     assert events.counts() == {"new": number, "replayed": number, "completed": number}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,7 +38,7 @@ def translate_error(error: Exception) -> Exception:
         return error
     if isinstance(error, errors.ServerSelectionTimeoutError | errors.WaitQueueTimeoutError):
         kind = StoreUnreachable if isinstance(error, errors.ServerSelectionTimeoutError) else StoreUnavailable
-        return kind(f"no connection to MongoDB ({_first_line(error)}): nothing was done; is it up?")
+        return kind(f"no connection to MongoDB ({_drop_driver_state(_first_line(error))}): nothing was done; is it up?")
     if isinstance(error, errors.OperationFailure | errors.NotPrimaryError) and isinstance(error.details, Mapping):
         return _translate_reply(_error_code(error), error)
     if isinstance(error, errors.ConnectionFailure):
@@ -111,6 +112,11 @@ def unstorable_value_error(error: Exception) -> StoreError:
         "(a record with its answer and an operation's steps may have 16 MB: lower max_answer in the policy, or let the "
         "steps return less)"
     )
+
+
+def _drop_driver_state(text: str) -> str:
+    """The reason, without the driver's timeouts and its description of each server, which repeats the reason."""
+    return re.split(r" \(configured timeouts: |, Timeout: ", text, maxsplit=1)[0]
 
 
 def _first_line(error: Exception) -> str:
