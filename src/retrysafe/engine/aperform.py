@@ -205,7 +205,7 @@ class AsyncPerformer:
             return
         reply = work.result()
         if isinstance(reply, ClaimReply) and reply.granted:
-            self._follow_up(release_late_grant(op.id, op.token))
+            self._follow_up(release_late_grant(op.id, op.token), always=True)
         elif isinstance(reply, ClaimReply) and reply.resent:
             self._follow_up(release_late_grant(op.id, op.token, ORPHAN_LOOKUP_SECONDS))
 
@@ -281,8 +281,9 @@ class AsyncPerformer:
                 self._follow_up(release_orphaned(op))
             raise
 
-    def _follow_up(self, flow: OrphanFlow) -> None:
-        if len(self._detached) < MAX_ORPHANED_CLAIMS:
+    def _follow_up(self, flow: OrphanFlow, *, always: bool = False) -> None:
+        """Carry the flow out in the background; `always` also beyond the limit, for a grant that is known."""
+        if always or len(self._detached) < MAX_ORPHANED_CLAIMS:
             task = asyncio.ensure_future(arun(flow, self._perform_orphan_step))
             self._detached.add(task)
             task.add_done_callback(self._discard_task)

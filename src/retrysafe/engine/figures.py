@@ -235,6 +235,8 @@ class Figures:
     def sort_collected(self) -> None:
         """Count all that was collected, and put times into their buckets. Without a lock, which might be held by this
         very thread, interrupted by a signal, or by a thread that a fork left behind."""
+        # What has ended is taken before what has begun: otherwise more would have ended than begun.
+        ended = [(series, take_all(times)) for series, times in list(self._completed_times.items())]
         for name, collected in (("new", self.granted), ("replayed", self.replayed)):
             for series, number in count_each(take_all(collected)):
                 self._add_events(name, series, number)
@@ -244,7 +246,7 @@ class Figures:
             sort_times(self.store_calls, (op.__name__, ""), times)
         for series, times in list(self._execution_times.items()):
             sort_times(self.execution, (*series, ""), times)
-        for series, times in list(self._completed_times.items()):
+        for series, times in ended:
             number = sort_times(self.execution, (*series, ""), times)
             if number:
                 self._change_active(series[0], -number)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
@@ -154,6 +155,9 @@ class Heartbeat:
         self._idle_threads = 0
         self._failing: set[Lease] = set()
         """The leases whose last beat failed and whose next beat is under way."""
+        self._held_back: deque[Lease] = deque()
+        """More such leases, which are due. Each begins when one of the others has ended: after an outage all leases of
+        the process are among them."""
 
     def start(self, lease: Lease, duration: float) -> StopCallback:
         if not lease.kept:
@@ -208,7 +212,7 @@ class Heartbeat:
         beat failed waits while enough of them are under way: if their rows are locked, each of them waits again."""
         if lease.failing:
             if len(self._failing) >= MAX_FAILING_BEATS:
-                self._due.add(clock() + RETRY_SECONDS, lease)
+                self._held_back.append(lease)
                 return
             self._failing.add(lease)
         if self._idle_threads <= self._ready.qsize() and len(self._beat_threads) < MAX_BEAT_THREADS:
@@ -230,13 +234,19 @@ class Heartbeat:
             if lease is not None:
                 self._renew_lease(lease)
                 if self._failing:
-                    with self._changed:
-                        self._failing.discard(lease)
+                    self._begin_held_back(lease)
                 continue
             with self._changed:
                 if self._ready.empty() or self._stopped:  # no lease was given to this thread since it woke
                     self._beat_threads.discard(threading.current_thread())
                     return
+
+    def _begin_held_back(self, ended: Lease) -> None:
+        """The beat of a lease has ended. If its last one had failed, the next lease of those begins."""
+        with self._changed:
+            self._failing.discard(ended)
+            while self._held_back and len(self._failing) < MAX_FAILING_BEATS:
+                self._dispatch(self._held_back.popleft())
 
     def _next_ready(self) -> Lease | None:
         with self._changed:

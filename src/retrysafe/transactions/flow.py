@@ -167,6 +167,8 @@ def write_receipt(
     """Write the staged jobs and then the receipt. Only the commit is left to do."""
     (statements, look, grant), mark = entered
     try:
+        if staging is not None:
+            staging.closed = True
         if staging is not None and staging.jobs:
             yield from statements.plans.plan_operation(context.sealer.seal(staging.build_op(claim.namespace)))
         record = yield from statements.write_receipt(claim, look, grant, seal_answer(context, claim, answer), mark)

@@ -34,10 +34,17 @@ class Staging:
         self.block: object = None
         """The `with` block of the transaction. `stage` accepts it in the place of the handle."""
         self.jobs: list[Job] = []
+        self.closed = False
+        """Whether the jobs are written already: the transaction commits without those that come later."""
 
     def add(self, handle: object, topic: str, payload: Any, order: str) -> None:
         if handle is not self.handle and (self.block is None or handle is not self.block):
             raise UsageError(f"stage({handle!r}, …): pass the `tx` you were given here, so that both commit together")
+        if self.closed:
+            raise UsageError(
+                f"stage(tx, {topic!r}): the transaction has ended, and the job would be lost; stage it in the handler "
+                "or body itself, not in a background task"
+            )
         if self._refused:
             raise UsageError(f"stage(tx, {topic!r}): {self._refused}, so the job could not commit with your writes")
         if not isinstance(topic, str) or not topic or len(topic) > 255:
@@ -63,7 +70,10 @@ class Staging:
         try:
             yield
         finally:
-            current_staging.reset(token)
+            try:
+                current_staging.reset(token)
+            except ValueError:  # a framework ends a dependency in another context than it began in
+                current_staging.set(None)
 
 
 current_staging: ContextVar[Staging | None] = ContextVar("retrysafe_staging", default=None)

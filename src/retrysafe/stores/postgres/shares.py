@@ -4,21 +4,21 @@ An operation that waits for a row of another transaction keeps its connection me
 such operations must not use up the pool: leases are renewed through it, too, and a lease of a call that has nothing to
 do with those rows must not be lost (I33).
 
-An operation that is sent alone waits for the longest time, and such operations have about two thirds of the pool. A
-batch waits for a tenth of a second; batches may have what is left of all but one connection. A renewal may have every
-connection.
+A write of an owner that is sent alone waits for the longest time, and such writes have about two thirds of the pool. A
+batch waits for a tenth of a second; batches and claims may have what is left of all but one connection. A renewal may
+have every connection.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Sequence
+from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
 from psycopg_pool import PoolTimeout
 
-from retrysafe.core.ops import Op, Renew
+from retrysafe.core.ops import Claim, Op, Renew
 
 Use = Literal["alone", "batch", "renewal"]
 
@@ -27,7 +27,7 @@ def use_of(ops: Sequence[Op[Any]]) -> Use:
     """What a connection for these operations is used for."""
     if all(type(op) is Renew for op in ops):
         return "renewal"
-    return "alone" if len(ops) == 1 else "batch"
+    return "alone" if len(ops) == 1 and type(ops[0]) is not Claim else "batch"
 
 
 def compute_shares(size: int) -> tuple[int, int]:
@@ -46,7 +46,7 @@ class Shares:
     def __init__(self, size: int, timeout: float) -> None:
         self._size, self._timeout = size, timeout
         alone, together = compute_shares(size)
-        self._alone, self._together = threading.Semaphore(alone), threading.Semaphore(together)
+        self._alone, self._together = _build_tokens(alone), _build_tokens(together)
 
     def enter(self, use: Use) -> None:
         """Wait until this use may have one more connection."""
@@ -57,21 +57,35 @@ class Shares:
             try:
                 self._acquire(self._together, use)
             except BaseException:
-                self._alone.release()
+                self._alone.put(None)
                 raise
         else:
             self._acquire(self._together, use)
 
-    def _acquire(self, share: threading.Semaphore, use: Use) -> None:
-        if not share.acquire(timeout=self._timeout):
-            raise no_share_error(use, self._size, self._timeout)
+    def _acquire(self, share: Tokens, use: Use) -> None:
+        try:
+            share.get(timeout=self._timeout)
+        except Empty:
+            raise no_share_error(use, self._size, self._timeout) from None
 
     def leave(self, use: Use) -> None:
         if use == "renewal" or not self._size:
             return
-        self._together.release()
+        self._together.put(None)
         if use == "alone":
-            self._alone.release()
+            self._alone.put(None)
+
+
+Tokens = SimpleQueue[None]
+"""One for each connection that a use may have. Not a semaphore of `threading`: an exception that a signal raises inside
+one can leave its lock held for ever."""
+
+
+def _build_tokens(number: int) -> Tokens:
+    tokens: Tokens = SimpleQueue()
+    for _ in range(number):
+        tokens.put(None)
+    return tokens
 
 
 class AsyncShares:

@@ -46,14 +46,15 @@ def read_record(row: Sequence[Any]) -> Record:
             answer, note, created, started, completed, expires, retention, advances,
             read_past_tokens(bytes(ended), token),
         ))  # fmt: skip
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptRecord(bytes(record_id), f"{type(error).__name__}: {error}") from error
 
 
 def read_headers(text: str) -> Headers:
     if not text:
         return ()
-    return _parse_headers_cached(text) if len(text) <= MAX_REMEMBERED_CHARS else _parse_headers(text)
+    can_be_remembered = isinstance(text, str) and len(text) <= MAX_REMEMBERED_CHARS
+    return _parse_headers_cached(text) if can_be_remembered else _parse_headers(text)
 
 
 def _parse_headers(text: str) -> Headers:
