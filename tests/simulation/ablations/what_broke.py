@@ -242,6 +242,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
     STOPPED: ("`aclose()` waited for a claim", "Ctrl-C just after the commit of a local step"),
     REFUSED: (
         "`retrysafe migrate` called a schema up to date",
+        "A column that somebody had dropped",
         "Two receivers with one provider shared the ids",
     ),
     PEOPLE: (
