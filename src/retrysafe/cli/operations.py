@@ -14,8 +14,8 @@ from retrysafe.cli.import_object import load_safe
 from retrysafe.cli.keys import describe_state
 from retrysafe.cli.output import make_progress_reporter, print_json, print_line, print_note
 from retrysafe.cli.parsing import add_json, add_reason
-from retrysafe.cli.session import NO_RECORD_ID, read_reason
-from retrysafe.cli.settings import read_setting
+from retrysafe.cli.session import NO_RECORD_ID, quiet_drivers, read_reason
+from retrysafe.cli.settings import require_app
 from retrysafe.core.moves import is_submitted
 from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Record
@@ -135,12 +135,8 @@ def _add_verb(verbs: Any, verb: str, text: str, command: Any, *, run: bool = Fal
 
 @contextmanager
 def open_application(args: argparse.Namespace) -> Iterator[RetrySafe]:
-    app = read_setting(args, "app").value
-    if not app:
-        raise UsageError(
-            'which application? Give MODULE:SAFE, set RETRYSAFE_APP, or write app = "module:safe" into retrysafe.toml'
-        )
-    safe = load_safe(app)
+    quiet_drivers()
+    safe = load_safe(require_app(args))
     try:
         yield safe
     finally:

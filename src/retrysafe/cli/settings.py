@@ -67,6 +67,15 @@ def read_setting(args: argparse.Namespace, name: str) -> CliSetting:
     return choose_setting(name, getattr(args, name, None), os.environ, read_files(Path.cwd()))
 
 
+def require_app(args: argparse.Namespace) -> str:
+    found = read_setting(args, "app")
+    if not found.value:
+        raise UsageError(
+            'which application? Give MODULE:SAFE, set RETRYSAFE_APP, or write app = "module:safe" into retrysafe.toml'
+        )
+    return found.value
+
+
 def require_url(args: argparse.Namespace) -> str:
     found = read_setting(args, "url")
     if not found.value:

@@ -12,6 +12,7 @@ from typing import Any
 from retrysafe.cli.exits import DONE, OUT_OF_REACH, REFUSED
 from retrysafe.cli.import_object import load_safe
 from retrysafe.cli.session import quiet_drivers
+from retrysafe.cli.settings import require_app
 from retrysafe.errors import UsageError
 from retrysafe.policy import DEFAULT_LEASE_SECONDS
 from retrysafe.worker.completer import GRACE_SECONDS
@@ -31,9 +32,9 @@ def add_parser(commands: Any) -> None:
         "records), receipts (deletes those of finished operations). Each runs when there is work, and at every tick. "
         "Any number of workers may run on one store. Each worker touches only its application's namespace. SIGTERM "
         "and SIGINT stop it after the current work.",
+        takes_app=0,
         examples=("retrysafe worker myapp:safe --health 127.0.0.1:8081", "retrysafe worker myapp:safe --once --json"),
     )
-    parser.add_argument("safe", metavar="MODULE:SAFE", help="your RetrySafe, with its operations and publishers")
     parser.add_argument(
         "--tick",
         type=float,
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
             "zero, and a grace of zero or more"
         )
     quiet_drivers()
-    safe = load_safe(args.safe)
+    safe = load_safe(require_app(args))
     worker = Worker(safe, tick=args.tick, grace=args.grace, job_lease=args.job_lease)
     health = Health(worker, args.health) if args.health else None
 
