@@ -54,7 +54,7 @@ TEXTS: dict[str, Text] = {
     ),
     # Try again --------------------------------------------------------------------------------------
     "not-now": Text(
-        "This is the base class of errors that go away by themselves: [`InProgress`](in-progress.md), "
+        "This is the base class of errors that end by themselves: [`InProgress`](in-progress.md), "
         "[`RolledBack`](rolled-back.md), [`NotFinished`](not-finished.md) and [`NotDone`](not-done.md).",
         SAME_KEY, "Nothing, unless the error stays. Then see the page of the subclass.",
         "See the page of the subclass.",
@@ -112,9 +112,9 @@ TEXTS: dict[str, Text] = {
     "outcome-unknown": Text(
         "The process that worked on this key died, or lost the store, inside your handler. Nobody knows whether the "
         "effect happened. retrysafe does not run it again by itself.\n\n"
-        "A transaction gets this answer, too, if the connection is lost at its commit and the database stays away "
-        "([`CommitUnclear`](commit-unclear.md)). There the database knows the outcome: the next retry replays the "
-        "answer or runs again.",
+        "A transaction gets this answer, too, if the connection is lost at its commit and the database cannot be "
+        "reached ([`CommitUnclear`](commit-unclear.md)). There the database knows the outcome: the next retry replays "
+        "the answer or runs again.",
         "Do not send the request with a new key: it may have happened. Show the user that the state is being checked. "
         "Every retry with the same key is safe, and gets this answer again until an operator has resolved the key. So "
         "retry in minutes, not in seconds.",
@@ -132,7 +132,7 @@ TEXTS: dict[str, Text] = {
         "or `Policy(abandoned=\"rerun\")` if running twice is harmless.",
     ),
     "outcome-unrecorded": Text(
-        "The work was done, but the store was away for so long that the answer could not be stored.",
+        "The work was done, but the store could not be reached for so long that the answer could not be stored.",
         "Send the same request with the same key again. Never use a new key: the work has happened.",
         "Bring the store back. Keys that stay uncertain must be resolved by hand.",
         "Give the store redundancy. [Check your store](../howto/doctor.md) with `retrysafe doctor`.",
@@ -328,7 +328,7 @@ TEXTS: dict[str, Text] = {
         "The claim could not be made: the store could not be reached, or it refused. No handler runs without its "
         "claim, so this request was not carried out. An earlier request with the same key may have been: only the "
         "store knows, and it cannot be asked. That is why `safe_new_key` is no.\n\n"
-        "If the store goes away later, while or after the handler runs, the answer is another one: "
+        "If the store stops answering later, while or after the handler runs, the answer is another one: "
         "[`outcome-unrecorded`](outcome-unrecorded.md) for a handler, [`not-finished`](not-finished.md) for an "
         "operation.",
         SAME_KEY + " Do not make a new key, unless you know that this key was never sent before.",

@@ -31,7 +31,7 @@ RULES = {
     r"\bgo(?:es)? on (?:rightly|meanwhile|by itself|from there|again)\b": "'continues', 'keeps working'",
     r"\bwhom\b": "name the subject",
     r"\bnobody's word\b": "say what is not needed",
-    r"\bin the clear\b": "'unencrypted'",
+    r"\bin (?:the )?clear\b": "'unencrypted'",
     r"\b(?:is|are) worth\b": "say what to do",
     r"\banew\b": "'again'",
     r"\bthe house\b": "'the architecture', 'the code base'",
@@ -48,10 +48,31 @@ RULES = {
     r"\blook(?:s|ed)? it over\b": "'check'",
     r"\bexactly[- ]once delivery\b": "delivery is at least once; the effect happens once",
     r"\b(?:easily|obviously|of course)\b": "leave it out",
+    r"\bsome (?=\d+ (?:\w*[bs]\b|thousand|minutes|hours|times))": "'about'",
+    r"\brightly\b": "'correctly'",
+    r"\bin vain\b": "say what happens instead",
+    r"\bnever meets?\b": "'are independent', 'does not see the other'",
+    r"\b(?:is|are|stays?|stayed) away\b": "'cannot be reached'",
+    r"\b(?:they|processes|servers|releases?|before) go(?:es)? on\b": "'keep working'",
+    r"\bhears? of it\b|\bis heard of\b": "'gets the answer', 'no answer came'",
+    r"\bstands? (?:under|below|on)\b": "'put it under', 'use'",
+    r"\bfit for\b": "'safe for', 'ready for'",
+    r"\bwants it\b": "'requires', 'needs it'",
+    r"\bbeside other load\b": "'while other programs ran'",
+    r"\brivals?\b": "'another caller', 'competing callers'",
+    r"\bhonou?rs?\b": "'recognises', 'follows'",
+    r"\bhardly does\b": "repeat the verb: 'hardly grows'",
+    r"\bcomes? to an end\b": "'ends'",
+    r"\bmean(?:s|t)? another thing\b": "'mean something else'",
+    r"\bnone of (?:its|their) \w+ that (?:is|are) not\b": "say it without two negations: 'all of its runs are'",
+    r"\bmakes? a \w+ step of\b": "'turn a step into'",
+    r"\bread first and (?:write|writes) then\b": "'afterwards'",
+    r"\bwaits? uncounted\b": "say what is not counted",
+    r"\bsays? no\b": "'rejects', 'refuses'",
 }
 """What not to write, and what to write instead."""
 
-LONGEST_SENTENCE_WORDS = 60
+LONGEST_SENTENCE_WORDS = 50
 
 CODE = re.compile(r"`[^`]*`")
 LINK = re.compile(r"\]\([^)]*\)")

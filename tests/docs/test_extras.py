@@ -13,10 +13,14 @@ HOWTO = ROOT / "docs" / "howto"
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 NAMED = re.compile(r"retrysafe\[([\w,-]+)\]")
 GUIDES = {
-    **{name: {name} for name in ("fastapi", "flask", "django", "litestar", "quart", "mysql", "mongodb", "dynamodb")},
+    **{name: {name} for name in ("fastapi", "starlette", "flask", "django", "litestar", "quart")},
+    **{name: {name} for name in ("mysql", "mongodb", "dynamodb")},
     **{name: {name} for name in ("duckdb", "redis", "postgres", "encryption", "mcp", "testing")},
     "client": {"httpx", "requests", "stripe"},
-    "consumers": {"rabbitmq", "nats", "redis", "kafka"},
+    **{name: {name} for name in ("celery", "dramatiq", "rq", "arq", "taskiq", "bullmq", "huey", "procrastinate")},
+    **{name: {name} for name in ("rabbitmq", "nats", "kafka", "faststream")},
+    "redis-streams": {"redis"},
+    "consumers": {"rabbitmq", "nats", "redis", "kafka", "faststream"},
     "durable-runtimes": {"dbos", "temporal"},
     "jobs": {"celery"},
     "webhooks": {"webhooks"},

@@ -30,7 +30,8 @@ def test_good_prose_and_code_are_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     ["The sender is told nothing.", "Tested in both colours.", "How many stand where.", "Whoever asks gets it.",
-     "A person looks.", "The house, on one page."],
+     "A person looks.", "The house, on one page.", "It takes some 14 minutes.", "Keys are stored in clear.",
+     "The store is away.", "Older processes go on.", "Keep it until none of its runs that is not completed is left."],
 )  # fmt: skip
 def test_a_turn_of_phrase_that_makes_readers_stumble_is_found(text: str, tmp_path: Path) -> None:
     assert len(check(text, tmp_path)) == 1

@@ -65,7 +65,7 @@ def test_the_page_says_the_default_of_each_field(name: str) -> None:
 def test_the_page_says_what_each_preset_is(name: str) -> None:
     preset = PRESETS[name]
     days = preset.retention / DAY
-    kept = "for ever" if math.isinf(days) else "24 h" if days == 1 else f"{days:g} days"
+    kept = "forever" if math.isinf(days) else "24 h" if days == 1 else f"{days:g} days"
     assert f"| {preset.failures} | {preset.invalid} | {kept} |" in read_rows("policy.md", "preset")[name]
 
 

@@ -96,13 +96,15 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(State.UNCERTAIN, "release", State.RELEASED, "fence: the owner is back", "owner"),
     Transition(State.UNCERTAIN, "withdraw", State.RELEASED, "fence: the owner is back", "owner"),
     Transition(
-        State.CLAIMED, "resolve", State.COMPLETED, "lapsed, on_lapse uncertain; with an answer", "person or probe"
+        State.CLAIMED, "resolve", State.COMPLETED, "lapsed, on_lapse uncertain; with an answer", "operator or probe"
     ),
-    Transition(State.CLAIMED, "resolve", State.RELEASED, "lapsed, on_lapse uncertain; no", "person or probe"),
-    Transition(State.UNCERTAIN, "resolve", State.COMPLETED, "with an answer", "person or probe"),
-    Transition(State.UNCERTAIN, "resolve", State.RELEASED, "it did not happen", "person or probe"),
-    Transition(State.COMPLETED, "forget", State.COMPLETED, "the bytes go, the fact stays", "person"),
-    Transition(State.RELEASED, "forget", State.RELEASED, "the bytes go, the fact stays", "person"),
+    Transition(
+        State.CLAIMED, "resolve", State.RELEASED, "lapsed, on_lapse uncertain; it did not happen", "operator or probe"
+    ),
+    Transition(State.UNCERTAIN, "resolve", State.COMPLETED, "with an answer", "operator or probe"),
+    Transition(State.UNCERTAIN, "resolve", State.RELEASED, "it did not happen", "operator or probe"),
+    Transition(State.COMPLETED, "forget", State.COMPLETED, "the bytes are erased, the fact stays", "operator"),
+    Transition(State.RELEASED, "forget", State.RELEASED, "the bytes are erased, the fact stays", "operator"),
     Transition(State.COMPLETED, "reap", None, "expired, an hour after its end", "reaper"),
     Transition(State.RELEASED, "reap", None, "expired, an hour after its end", "reaper"),
 )
