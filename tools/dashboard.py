@@ -195,7 +195,7 @@ def build_dashboard() -> dict[str, Any]:
             {
                 "title": "Runbooks",
                 "type": "link",
-                "url": "https://retrysafe.readthedocs.io/en/latest/runbooks/",
+                "url": "https://retrysafe.readthedocs.io/runbooks/",
                 "targetBlank": True,
             }
         ],

@@ -139,7 +139,7 @@ TEXTS: dict[str, Text] = {
     ),
     "answer-gone": Text(
         "The request was carried out, but its answer is not stored: it was larger than `max_answer`, it was a stream, "
-        "or it was erased.",
+        "or it was erased; or an operator said that it happened, and gave no answer.",
         "Do not send it again. Look the result up, for example with a GET.",
         "Raise `max_answer` if normal answers are affected.",
         "Return small answers with the id of what was made, and let clients fetch the rest.",

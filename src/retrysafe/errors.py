@@ -381,8 +381,9 @@ class AnswerGone(RetrySafeError):
 
     def __init__(self, key: str, why: str) -> None:
         self.why = why
+        more = ": it was erased, or an operator said that it happened and gave no answer" if why == "forgotten" else ""
         super().__init__(
-            f"idempotency key {key!r} was completed, but its answer was not kept ({why}); it will not run again. "
+            f"idempotency key {key!r} was completed, but its answer was not kept ({why}{more}); it will not run again. "
             "Look the result up in the system it went to"
         )
 

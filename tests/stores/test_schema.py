@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sqlite3
 import tarfile
 from contextlib import closing
@@ -27,7 +28,7 @@ from retrysafe.stores.mysql.dialect import parse_url, upgrade
 from retrysafe.stores.postgres.dialect import DIALECT as POSTGRES
 from retrysafe.stores.registry import open_async_store, open_store
 from retrysafe.stores.sql.dialect import Dialect
-from retrysafe.stores.sql.migrations import latest_version
+from retrysafe.stores.sql.migrations import latest_version, made_columns
 from retrysafe.stores.sql.names import build_names
 from retrysafe.stores.sqlite.file import DIALECT as SQLITE
 
@@ -222,6 +223,44 @@ def test_a_table_that_was_half_recreated_is_finished_by_the_next_migration(
     assert place.columns("outbox") != whole
     place.migrate()
     assert place.columns("outbox") == whole
+
+
+# A column is gone ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("table", "column"), [("keys", "note"), ("keys", "advances"), ("outbox", "error")])
+def test_a_lost_column_is_named_by_the_doctor_and_by_migrate(
+    place: Installation, capsys: pytest.CaptureFixture[str], table: str, column: str
+) -> None:
+    """Requests say `retrysafe migrate`: if that said that all is well, it would lead in a circle."""
+    place.run(f"ALTER TABLE {place.table(table)} DROP COLUMN {column}")
+    named = f"{place.table(table)}.{column}"
+    assert [name for name in place.find_wrong() if name.startswith(place.prefix)] == [named]
+    assert main(["doctor", place.url]) == 1
+    capsys.readouterr()
+    assert main(["migrate", place.url]) == 1
+    assert named in capsys.readouterr().err
+    assert column not in place.columns(table), "nothing was changed"
+
+
+def test_a_column_that_somebody_added_is_no_fault(place: Installation) -> None:
+    place.run(f"ALTER TABLE {place.table('keys')} ADD COLUMN ours integer")
+    assert place.migrate() == []
+    assert not [name for name in place.find_wrong() if name.startswith(place.prefix)]
+
+
+@pytest.mark.parametrize("store", DIALECTS)
+def test_the_release_before_made_the_same_columns(store: str) -> None:
+    """A database that it made is upgraded, and not refused: its migrations had every column that is looked for."""
+    dialect, names = DIALECTS[store], build_names("p")
+    folder = f"{dialect.package.replace('.', '/')}/migrations/"
+    with tarfile.open(KEPT_RELEASE) as kept:
+        files = [each for each in kept if folder in each.name and each.name.endswith(".sql")]
+        made = " ".join(kept.extractfile(each).read().decode() for each in files)  # type: ignore[union-attr]
+    for table in ("keys", "outbox", "receipts"):
+        columns = made_columns(dialect, names, table, dialect.oldest_reader)
+        assert len(columns) >= 4
+        assert not [column for column in columns if not re.search(rf"\b{column}\W", made)]
 
 
 # A schema of a later release ----------------------------------------------------------------------

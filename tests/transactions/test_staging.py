@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,16 @@ def safe(tmp_path: Path) -> Iterator[RetrySafe]:
 
 def topics(safe: RetrySafe) -> list[str]:
     return [staged.job.topic for staged in safe.execute(ListJobs())]
+
+
+def test_a_job_that_is_staged_after_the_commit_is_refused(safe: RetrySafe) -> None:
+    """A background task of a handler has the handler's context, and goes on after its transaction."""
+    with safe.transaction(safe.tx, key="k", scope="t", request=1) as tx:
+        background, handle = copy_context(), tx.handle
+        tx.answer = Answer(201, {})
+    with pytest.raises(UsageError, match="has ended"):
+        background.run(stage, handle, "late", {})
+    assert topics(safe) == []
 
 
 @pytest.mark.parametrize("through", ["handle", "block"])

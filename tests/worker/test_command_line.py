@@ -218,3 +218,16 @@ def test_health_addresses() -> None:
     for wrong in ("127.0.0.1", ":80", "a:b"):
         with pytest.raises(UsageError, match="HOST:PORT"):
             parse_address(wrong)
+
+
+def test_a_store_out_of_reach_is_said_once_and_soon(tmp_path: Path) -> None:
+    """Every service would wait for a connection as long as the first, and the driver's own lines say the same."""
+    url = f"postgresql://nobody@127.0.0.1:{free_port()}/none?pool_timeout=1"
+    (tmp_path / "shop.py").write_text(f"from retrysafe import RetrySafe\nsafe = RetrySafe({url!r})\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "retrysafe.cli.main", "worker", "shop:safe", "--once", "--json"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 5, done.stderr
+    assert done.stderr.count("Connection refused") == 1, done.stderr
+    assert {"at", "seconds", "completer"} == set(json.loads(done.stdout)), "the others were left out"

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from retrysafe.cli import exits, key_actions
 from retrysafe.cli.output import (
+    ENCRYPTED,
     ProgressLine,
     make_progress_reporter,
     print_json,
@@ -28,9 +29,10 @@ from retrysafe.core.states import STATES, State
 from retrysafe.core.times import format_time
 from retrysafe.core.trace_context import read_traceparent
 from retrysafe.engine.audit import AUDIT_KIND
+from retrysafe.engine.sealing import SEALED_HEADERS
 from retrysafe.engine.why import explain, is_run, state_for_people
 from retrysafe.errors import StoreError, UsageError
-from retrysafe.operators.follow_up import build_command
+from retrysafe.operators.follow_up import build_command, describe_action
 from retrysafe.operators.name_check import describe_unknown_name
 from retrysafe.operators.near_keys import NearKeys
 from retrysafe.operators.record_search import (
@@ -353,15 +355,6 @@ def print_why(args: argparse.Namespace, record: Record, now: int) -> None:
     print()
 
 
-def describe_action(action: str, record_id: str, namespace: str) -> str:
-    """The whole command of an action, to be copied."""
-    if action.startswith("operations"):  # the application knows its namespace
-        left = "[--leave-effects] " if action in ("operations undo", "operations cancel") else ""
-        return build_command(*action.split(), "MODULE:SAFE", record_id, "--id", then=f"{left}--because TEXT")
-    how = "--happened [--answer FILE --status N] | --did-not-happen " if action == "keys resolve" else ""
-    return build_command(*action.split(), record_id, "--id", namespace=namespace, then=f"{how}--because TEXT")
-
-
 def describe_unfinished_search(finder: RecordFinder) -> str:
     return (
         f"searched {finder.examined:,} records; there are more: continue with --after {finder.next_cursor} "
@@ -421,6 +414,8 @@ def describe_answer(record: Record) -> dict[str, Any]:
     if record.answer is None:
         return {}
     body = record.answer.body[:SHOWN_BODY_BYTES].decode("utf-8", "backslashreplace")
+    if record.answer.headers == SEALED_HEADERS:
+        body = ENCRYPTED
     return {"headers": list(record.answer.headers), "body": body, "gone": record.answer.gone or None}
 
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from retrysafe.cli.exits import CHANGED, DONE, ChangedUnderneath, NotFound
-from retrysafe.cli.output import print_json, print_line, print_note, print_table, shorten
+from retrysafe.cli.output import ENCRYPTED, print_json, print_line, print_note, print_table, shorten
 from retrysafe.cli.parsing import add_bulk, add_json, add_reason
 from retrysafe.cli.session import Session, make_entry, open_session, read_reason
 from retrysafe.cli.signals import gate
@@ -126,7 +126,7 @@ def run_action(args: argparse.Namespace, action: JobAction) -> int:
         chosen = choose_jobs(session, args)
         if args.all and not args.yes:
             for staged in chosen:
-                print_result(args, staged, "would change")
+                print_result(args, staged, "would change", f"would be {action.result}")
             print_note(f"{len(chosen)} would be changed; add --yes to do it")
             return DONE
         with gate.hold():
@@ -134,7 +134,10 @@ def run_action(args: argparse.Namespace, action: JobAction) -> int:
         if not args.all and not found.changed:
             raise ChangedUnderneath(f"the job {chosen[0].job.id} changed underneath; nothing was done")
         for staged in chosen:
-            print_result(args, staged, "changed" if found.done[staged.job.id] else "skipped: it changed underneath")
+            if found.done[staged.job.id]:
+                print_result(args, staged, "changed", action.result)
+            else:
+                print_result(args, staged, "skipped: it changed underneath")
         print_note(f"{found.changed} changed, {found.skipped} skipped; audit row {found.audit[:32]}")
     return CHANGED if found.skipped else DONE
 
@@ -207,7 +210,7 @@ def format_row(staged: StagedJob) -> tuple[str, ...]:
         staged.namespace or "(none)",
         topic,
         count,
-        f"due {job['due']}",
+        f"{'died' if staged.dead else 'due'} {job['due']}",
         shorten(staged.error, 200),
     )
 
@@ -217,12 +220,13 @@ def show_payload(staged: StagedJob) -> str:
     if staged.unreadable:
         return f"(unreadable: {staged.unreadable})"
     if staged.job.payload.startswith(MAGIC):
-        return "(encrypted: give --app MODULE:SAFE instead of a URL)"
+        return ENCRYPTED
     return staged.job.payload.decode("utf-8", "backslashreplace")
 
 
-def print_result(args: argparse.Namespace, staged: StagedJob, result: str) -> None:
+def print_result(args: argparse.Namespace, staged: StagedJob, result: str, words: str = "") -> None:
+    """`result` is for programs, and the same for every action. `words` say to people what was done."""
     if args.json:
         print_json({"id": staged.job.id, "topic": staged.job.topic, "result": result})
     else:
-        print_line(f"{staged.job.id}  {staged.job.topic}  {result}")
+        print_line(f"{staged.job.id}  {staged.job.topic}  {words or result}")

@@ -18,6 +18,9 @@ __all__ = ["age_seconds", "format_age"]
 
 Row = Sequence[Any]
 
+ENCRYPTED = "(encrypted: give --app MODULE:SAFE instead of a URL)"
+"""Printed in the place of bytes that only the application's key ring reads."""
+
 PROGRESS_EVERY_RECORDS = 20_000
 
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from retrysafe.stores.schemes import is_store_scheme
 
 _CHOICE = re.compile(r"invalid choice: '([^']*)'")
+_FILE = re.compile(r"unrecognized arguments: (?:.* )?([^-\s]\S*\.(db|sqlite|sqlite3|duckdb))(?: |$)")
 _UNKNOWN = re.compile(r"unrecognized arguments: (-{1,2}[\w-]+)")
 
 
@@ -156,13 +157,17 @@ def check_values(values: Mapping[str, Any]) -> None:
 
 
 def suggest(message: str, choices: Sequence[str], options: Sequence[str]) -> str:
-    """`; did you mean 'list'?`, or nothing."""
+    """`; did you mean 'list'?`, or nothing. A file is offered as the URL of a store."""
+    file = _FILE.search(message)
+    if file is not None:
+        scheme = "duckdb" if file.group(2) == "duckdb" else "sqlite"
+        return f"; a store is named by its URL: did you mean {scheme}:///{file.group(1)}?"
     wrong = _CHOICE.search(message) or _UNKNOWN.search(message)
     if wrong is None:
         return ""
     import difflib  # only for wrong input
 
-    near = difflib.get_close_matches(wrong.group(1), options if wrong.group(1).startswith("-") else choices, 1, 0.5)
+    near = difflib.get_close_matches(wrong.group(1), options if wrong.group(1).startswith("-") else choices, 1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

@@ -46,6 +46,7 @@ def read_app(args: argparse.Namespace) -> str:
 def _open_app(args: argparse.Namespace) -> Session:
     from retrysafe.cli.import_object import load_safe  # the application's own imports may take long
 
+    quiet_drivers()
     safe = load_safe(read_app(args))
     if getattr(args, "namespace", None) not in (None, safe.namespace):
         raise UsageError(f"--namespace {args.namespace!r}: the application's namespace is {safe.namespace!r}")

@@ -11,6 +11,7 @@ from typing import Any
 
 from retrysafe.cli.exits import DONE, OUT_OF_REACH, REFUSED
 from retrysafe.cli.import_object import load_safe
+from retrysafe.cli.session import quiet_drivers
 from retrysafe.cli.settings import require_app
 from retrysafe.errors import UsageError
 from retrysafe.policy import DEFAULT_LEASE_SECONDS
@@ -72,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
             f"--tick {args.tick} --grace {args.grace} --job-lease {args.job_lease}: give a tick and a lease above "
             "zero, and a grace of zero or more"
         )
+    quiet_drivers()
     safe = load_safe(require_app(args))
     worker = Worker(safe, tick=args.tick, grace=args.grace, job_lease=args.job_lease)
     health = Health(worker, args.health) if args.health else None

@@ -10,6 +10,7 @@ from typing import Any
 from retrysafe.console import csrf
 from retrysafe.console.access import LOOK, Authenticate, Authorize, Operator, allow_all
 from retrysafe.console.asgi import AsgiShell
+from retrysafe.console.form_words import find_way_back, translate
 from retrysafe.console.headers import drop_body, harden, say
 from retrysafe.console.messages import ConsoleRequest, ConsoleResponse, redirect
 from retrysafe.console.route_list import ACTIONS, PAGES
@@ -103,7 +104,9 @@ class Console:
             # A store that answers and refuses to look for a text: PostgreSQL and a NUL.
             refused = looks and isinstance(error, StoreError) and not isinstance(error, StoreOutage)
             status = 400 if refused else find_status(error)
-            return visit.render("problem.html", status, title="Not done", error=error, unchanged=unchanged)
+            return visit.render(
+                "problem.html", status, title="Not done", unchanged=unchanged, **describe_error(error, request)
+            )
 
     def _answer_operator(self, visit: Visit) -> ConsoleResponse:
         request = visit.request
@@ -126,6 +129,13 @@ class Console:
         if visit.request.method not in ("GET", "HEAD") and not self.actions:
             raise Forbidden("this console is read-only: it was built without actions=True")
         raise NotFound(f"there is no page {visit.request.path!r}")
+
+
+def describe_error(error: RetrySafeError, request: ConsoleRequest) -> dict[str, Any]:
+    """What the page of an error says, and where it leads back to."""
+    back, back_label = find_way_back(request.method, request.path)
+    hint = translate(str(getattr(error, "hint", "")), request.path)
+    return {"text": translate(str(error), request.path), "hint": hint, "back": back, "back_label": back_label}
 
 
 STATUSES: tuple[tuple[type[RetrySafeError], int], ...] = (

@@ -14,7 +14,10 @@ from retrysafe.core.states import State
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.errors import CorruptRecord
 
-LAPSED_UNSEEN = "the lease lapsed: its owner stopped without saying how it ended"
+LAPSED_UNSEEN = (
+    "the lease lapsed, and its owner has not said how it ended: the owner stopped, or it finished and could not reach "
+    "the store to record it"
+)
 
 
 def judge(op: Claim, reply: ClaimReply) -> Outcome:

@@ -196,8 +196,8 @@ class Suspect(Op[bool]):
 
 @value_class
 class Resolve(Op[bool]):
-    """A person or a probe says how an uncertain attempt ended: it happened (the answer), or it did not (None). The
-    record need not be marked yet: a lapsed lease with `on_lapse` uncertain is enough."""
+    """A person, or code that asked the other system, says how an uncertain attempt ended: it happened (the answer), or
+    it did not (None). The record need not be marked yet: a lapsed lease with `on_lapse` uncertain is enough."""
 
     id: bytes
     fence: Fence

@@ -5,7 +5,7 @@ Theory
 A record is one life of a key. It begins `claimed`: one caller was granted the key and holds a lease. From there
 it goes one of three ways. The owner knows how the work ended and settles the record (`completed`: there is an
 answer; `released`: nothing final happened, and any caller may try again). Or nobody knows (`uncertain`), and then
-nothing runs until an operator, a probe, or the owner itself says how it ended.
+nothing runs until an operator, code that asked the other system, or the owner itself says how it ended.
 
 The rules of the table below:
 
@@ -50,7 +50,8 @@ class State(Enum):
     """The answer is stored and is replayed from now on. Exits: none before expiry; then a claim or the reaper."""
 
     UNCERTAIN = "uncertain"
-    """Work began and nobody knows how it ended. Exits: resolve (an operator or a probe), or the owner itself."""
+    """Work began and nobody knows how it ended. Exits: resolve (an operator, or code that asked the
+    other system), or the owner itself."""
 
 
 OnLapse = Literal["resume", "uncertain", "rerun"]

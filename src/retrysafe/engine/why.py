@@ -59,7 +59,8 @@ def _explain_uncertain(record: Record) -> Explanation:
         "uncertain",
         f"attempt {record.attempt} began at {format_time(record.started)}, and nobody knows how it ended: {note}",
         "refused: outcome unknown (500, outcome_unknown)",
-        "nothing: it stays until a person or a probe says how it ended, or its owner comes back",
+        "nothing: it stays until a person says how it ended (or code of yours does: safe.resolve), or its owner comes "
+        "back",
         resume,
     )
 

@@ -15,3 +15,12 @@ def build_command(*words: Any, namespace: str = DEFAULT_NAMESPACE, then: str = "
     where = () if namespace == DEFAULT_NAMESPACE else ("--namespace", namespace)
     command = shlex.join(["retrysafe", *(str(word) for word in words), *where])
     return f"{command} {then}".rstrip()
+
+
+def describe_action(action: str, record_id: str, namespace: str) -> str:
+    """The whole command of an action, to be copied."""
+    if action.startswith("operations"):  # the application knows its namespace
+        left = "[--leave-effects] " if action in ("operations undo", "operations cancel") else ""
+        return build_command(*action.split(), "MODULE:SAFE", record_id, "--id", then=f"{left}--because TEXT")
+    how = "--happened [--answer FILE --status N] | --did-not-happen " if action == "keys resolve" else ""
+    return build_command(*action.split(), record_id, "--id", namespace=namespace, then=f"{how}--because TEXT")

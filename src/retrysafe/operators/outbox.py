@@ -30,16 +30,19 @@ def iter_jobs(session: Session, namespace: str | None, *, dead: bool, topic: str
 
 
 class JobAction(NamedTuple):
-    """What is done with jobs: its name, and the operation for one of them."""
+    """What is done with jobs: its name, the operation for one of them, and what the job is then, for people."""
 
     name: str
     build: Callable[[StagedJob], ReviveJob | DropJob]
+    result: str = "changed"
 
 
 def make_retry(*, waiting: bool = False) -> JobAction:
     """Deliver a dead letter again, or a job that waits and that no worker has now instead of after its pause."""
     return JobAction(
-        "outbox retry", lambda staged: ReviveJob(staged.job.id, namespace=staged.namespace, dead=not waiting)
+        "outbox retry",
+        lambda staged: ReviveJob(staged.job.id, namespace=staged.namespace, dead=not waiting),
+        "due now",
     )
 
 
@@ -48,7 +51,11 @@ RETRY = make_retry()
 
 def make_drop(*, waiting: bool = False) -> JobAction:
     """Delete a dead letter, or a job that waits and that no worker has."""
-    return JobAction("outbox drop", lambda staged: DropJob(staged.job.id, namespace=staged.namespace, dead=not waiting))
+    return JobAction(
+        "outbox drop",
+        lambda staged: DropJob(staged.job.id, namespace=staged.namespace, dead=not waiting),
+        "dropped",
+    )
 
 
 class JobResults(NamedTuple):

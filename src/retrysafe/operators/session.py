@@ -32,7 +32,7 @@ class Reason(NamedTuple):
         """The audit entry of an action. Raises UsageError without a reason."""
         because = self.because.strip()
         if not because:
-            raise UsageError(f"{action} changes records: say why (--because TEXT); it is stored in the audit row")
+            raise UsageError(f"{action} changes records: say why; the reason is stored in the audit row")
         if "\0" in because or len(because) > MAX_BECAUSE_CHARACTERS:
             raise UsageError(
                 f"the reason {because[:40]!r}… has {len(because):,} characters: give at most "

@@ -67,9 +67,11 @@ class Staging:
         """Collect the jobs that are staged while the user's code runs on this handle."""
         self.handle = handle
         token = current_staging.set(self)
+        _open_on[id(handle)] = self
         try:
             yield
         finally:
+            _open_on.pop(id(handle), None)
             try:
                 current_staging.reset(token)
             except ValueError:  # a framework ends a dependency in another context than it began in
@@ -77,6 +79,11 @@ class Staging:
 
 
 current_staging: ContextVar[Staging | None] = ContextVar("retrysafe_staging", default=None)
+
+
+_open_on: dict[int, Staging] = {}
+"""The stagings of open transactions by the `id` of their handle, for a handler that a framework calls in another
+context than the one in which its transaction was opened."""
 
 
 class Staged:
@@ -90,7 +97,7 @@ class Staged:
 def stage(tx: Any, topic: str, payload: Any, *, order: str = "") -> Staged:
     """Publish this job if the transaction commits: at least once, with a stable id, and in the order of the jobs with
     the same `order` key."""
-    staging = current_staging.get()
+    staging = current_staging.get() or _open_on.get(id(tx))
     if staging is None:
         raise UsageError(
             f"stage(tx, {topic!r}, …) was called where no transaction of ours is open: call it in a local step, a "

@@ -131,7 +131,7 @@ UNREADABLE = Problem(
 GONE = Problem(
     "gone", "answer-gone", "It was done, but its answer was not kept",
     "The request with this key was carried out once and will not be carried out again, but its answer was too large, "
-    "a stream, or has been erased. Look the result up.",
+    "a stream, or has been erased, or an operator said that it happened and gave no answer. Look the result up.",
     False, False,
 )  # fmt: skip
 UNKNOWN = Problem(

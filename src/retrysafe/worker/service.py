@@ -16,7 +16,7 @@ from typing import Any
 
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.engine.worker_notify import RECHECK_SECONDS
-from retrysafe.errors import StoreError
+from retrysafe.errors import StoreError, StoreUnreachable
 from retrysafe.policy import DEFAULT_LEASE_SECONDS
 from retrysafe.worker.completer import GRACE_SECONDS, Completer
 from retrysafe.worker.enqueuer import MAX_ATTEMPTS, NO_COUNTS, Enqueuer
@@ -78,12 +78,15 @@ class Worker:
     # One round ------------------------------------------------------------------------------
 
     def run_once(self) -> TickResult:
-        """Run each service once, one after the other."""
+        """Run each service once, one after the other. If no connection to the store can be made, the others are left
+        out: each would wait for a connection as long as the first."""
         began = time.monotonic()
         for service in self.services:
             if self._stopping.is_set():
                 break
             self.run_service(service)
+            if isinstance(self.status.by_service[service.name].error, StoreUnreachable):
+                break
         return self.status.report(time.monotonic() - began)
 
     def run_service(self, service: Service) -> None:

@@ -222,6 +222,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "A worker in an async application ran operations on another loop",
     ),
     DATABASE: (
+        "A job that a background task staged",
         "a body that committed in the middle and then raised",
         "on PostgreSQL, a body that committed in the middle",
         "a body or local step that committed by hand",
@@ -242,6 +243,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
     STOPPED: ("`aclose()` waited for a claim", "Ctrl-C just after the commit of a local step"),
     REFUSED: (
         "`retrysafe migrate` called a schema up to date",
+        "A column that somebody had dropped",
         "Two receivers with one provider shared the ids",
     ),
     PEOPLE: (

@@ -272,6 +272,33 @@ def test_leases_whose_beats_fail_leave_threads_to_the_others() -> None:
     beats.stop()
 
 
+def test_after_an_outage_every_lease_is_renewed_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last beat of each lease of the process has failed. Those that find no place begin when others have ended, and
+    not at a later moment: leases that began together would run out meanwhile."""
+    monkeypatch.setattr(heartbeat, "RETRY_SECONDS", 3600.0)
+    gate, renewed = threading.Event(), set[bytes]()
+
+    class Back(Watched):
+        def execute(self, op: Op[R]) -> R:
+            assert isinstance(op, Renew)
+            assert gate.wait(PATIENCE)
+            renewed.add(op.id)
+            return True  # type: ignore[return-value]
+
+    store = Back()
+    beats = Heartbeat(lambda: store, lambda name, record_id: None)
+    leases = [Lease(n.to_bytes(32, "big"), "k", Fence(1, b"t"), clock() + 0.01) for n in range(5 * MAX_BEAT_THREADS)]
+    for lease in leases:
+        lease.failing = True
+        beats.start(lease, 0.01)
+    settled(lambda: len(beats._held_back) == len(leases) - MAX_FAILING_BEATS, PATIENCE, "all of them to be due")
+    gate.set()
+    settled(lambda: len(renewed) == len(leases), PATIENCE, "a renewal of each")
+    for lease in leases:
+        lease.end()
+    beats.stop()
+
+
 def test_calls_that_are_over_leave_nothing_behind_one_slow_call() -> None:
     """Two hundred thousand entries, 111 MB, stood behind one call that took its time."""
     due: DueQueue[Any] = DueQueue()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, NamedTuple
 
@@ -232,12 +232,19 @@ def on_quart(desk: Desk, **how: Any) -> Any:
     return app
 
 
+async def provide_other() -> AsyncIterator[str]:
+    """A second dependency with a clean-up: Litestar ends several of them in tasks of their own."""
+    yield "other"
+
+
 def on_litestar(desk: Desk, **how: Any) -> Any:
     protect = litestar.idempotent(authorized, strength="transaction", **how.pop("route"))
     desk.abort = _raising(LitestarError)
 
-    @litestar_post("/pay", guards=[protect], dependencies={"tx": litestar.provide_tx})
-    async def pay(request: Request[Any, Any, Any], tx: NamedDependency[Any]) -> LitestarResponse[Any]:
+    @litestar_post("/pay", guards=[protect], dependencies={"tx": litestar.provide_tx, "other": provide_other})
+    async def pay(
+        request: Request[Any, Any, Any], tx: NamedDependency[Any], other: NamedDependency[str]
+    ) -> LitestarResponse[Any]:
         told = await desk.apay(tx, (await request.json())["value"])
         headers = {name: value for name, value in told.headers if name != "Content-Type"}
         made: Any = Stream(iter([told.body])) if told.kind == EVENTS else LitestarResponse(told.body)

@@ -15,6 +15,7 @@ from retrysafe.engine.audit import AUDIT_KIND, AuditRow, read_audit
 from retrysafe.engine.why import explain, is_run
 from retrysafe.operations.journal import OperationJournal, build_ledger
 from retrysafe.operators.audit_rows import AuditSearch
+from retrysafe.operators.follow_up import describe_action
 from retrysafe.operators.key_actions import is_forgotten
 from retrysafe.operators.runs import describe_next
 
@@ -48,6 +49,8 @@ def gather(visit: Visit, record: Record) -> dict[str, Any]:
         "next_step": describe_next(record, journal) if journal is not None else "",
         "diagram": draw_operation(operation, {}, ledger) if operation is not None else "",
         "actions": find_actions(visit, record),
+        "withheld": find_withheld(visit, record),
+        "commands": list_commands(record, now),
         "can_reveal": has_bytes(record) and visit.may(REVEAL, record),
         "has_bytes": has_bytes(record),
         "trace_url": find_trace(visit, record),
@@ -89,12 +92,28 @@ def find_done(visit: Visit, record: Record) -> AuditRow | None:
 
 
 def find_actions(visit: Visit, record: Record) -> list[str]:
-    """What can apply to this record and may be done by this operator. Runs need the code of their operation."""
+    """What can apply to this record and may be done by this operator."""
+    return [each for each in _list_applicable(visit, record) if visit.may(each, record)]
+
+
+def _list_applicable(visit: Visit, record: Record) -> list[str]:
+    """What can apply to this record. Runs need the code of their operation."""
     if record.namespace != visit.session.namespace:
         return []
     known = record.target in visit.safe.operations
-    wanted = [each for each in explain(record, visit.now).actions if known or not each.startswith("operations")]
-    return [each for each in wanted if visit.may(each, record)]
+    return [each for each in explain(record, visit.now).actions if known or not each.startswith("operations")]
+
+
+def find_withheld(visit: Visit, record: Record) -> list[str]:
+    """What applies to this record, and what `authorize` does not let this operator do."""
+    if not visit.console.actions:
+        return []
+    return [each for each in _list_applicable(visit, record) if not visit.may(each, record)]
+
+
+def list_commands(record: Record, now: int) -> list[str]:
+    """The commands for what applies to this record, to be copied."""
+    return [describe_action(each, record.id.hex()[:16], record.namespace) for each in explain(record, now).actions]
 
 
 def has_bytes(record: Record) -> bool:

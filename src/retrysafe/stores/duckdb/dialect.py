@@ -37,6 +37,9 @@ DIALECT = Dialect(
     greatest="greatest",
     parameter="${}",
     find_table=("SELECT 1 FROM duckdb_tables() WHERE database_name = current_database() AND table_name = '{bare}'"),
+    find_columns=(
+        "SELECT column_name FROM duckdb_columns() WHERE database_name = current_database() AND table_name = '{bare}'"
+    ),
     try_lock=":lock",
     began="txid_current()",
     finds_keys=True,

@@ -91,6 +91,9 @@ DIALECT = MysqlDialect(
     parameter="%({})s",
     insert_reads=True,
     find_table=("SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '{bare}'"),
+    find_columns=(
+        "SELECT column_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = '{bare}'"
+    ),
     # A lock's name is valid on the whole server, so it contains the database.
     try_lock="GET_LOCK(CONCAT('retrysafe:', CRC32(DATABASE()), ':', :lock), 0)",
     savepoint="SAVEPOINT `{}`",

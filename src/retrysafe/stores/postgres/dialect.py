@@ -43,6 +43,10 @@ DIALECT = Dialect(
     brief="patience AS (SELECT set_config('lock_timeout', least(100, greatest(5, :lease / 200000))::text, true))",
     parameter="%({})s",
     find_table="SELECT 1 WHERE to_regclass('{table}') IS NOT NULL",
+    find_columns=(
+        "SELECT attname FROM pg_catalog.pg_attribute "
+        "WHERE attrelid = to_regclass('{table}') AND attnum > 0 AND NOT attisdropped"
+    ),
     try_lock="pg_try_advisory_xact_lock(CAST(:lock AS bigint))",
     # Every writing transaction gets a number anyway, and by it any connection can ask what became of the transaction.
     began="txid_current()",

@@ -65,6 +65,8 @@ class Dialect:
     """Store the number of the last applied migration in place of `{version}`."""
     find_table: str = ""
     """A query that has a row if a table exists: `{table}` is its quoted name, `{bare}` the name without schema."""
+    find_columns: str = ""
+    """A query for the names of a table's columns, with the same words; empty if nobody looks at columns."""
     finds_keys: bool = False
     """Lists of one key are filtered by it (`Capabilities.finds_keys`)."""
     oldest_reader: int = 2

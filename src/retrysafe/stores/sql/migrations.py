@@ -20,6 +20,7 @@ from retrysafe.stores.sql.schema_state import (
     REBUILT_UNASKED,
     SchemaState,
     read_state,
+    refuse_lost_columns,
     refuse_lost_tables,
     refuse_unmarked,
     refuse_unreadable,
@@ -30,6 +31,8 @@ _ALTERED = re.compile(r"ALTER (?:/\*.*?\*/ )?TABLE (\S+)")
 _INDEX = re.compile(r"CREATE INDEX (?:IF NOT EXISTS )?(\S+) ON (\S+)")
 _KEY = re.compile(r"ADD KEY (\S+)")
 _COLUMN = re.compile(r"ADD COLUMN (?:IF NOT EXISTS )?(\w+)")
+_CREATED_COLUMN = re.compile(r"^ {4}[`\[]?([a-z_]+)[`\]]? ", re.MULTILINE)
+"""A column in a CREATE TABLE: each has a line of its own, and constraints are in capitals."""
 
 
 class Migration(NamedTuple):
@@ -150,6 +153,7 @@ def apply_missing(
     known = load_migrations(dialect, names)
     refuse_unreadable(state.version, state.oldest_reader, known[-1].version)
     refuse_unmarked(state.version, state.oldest_reader, known[-1].version)
+    refuse_lost_columns(names, find_lost_columns(dialect, names, state))
     applied = yield from _recreate_tables(dialect, names, state, recreate)
     for migration in known:
         if migration.version <= state.version or (to is not None and migration.version > to):
@@ -165,7 +169,7 @@ def apply_missing(
     return applied
 
 
-# Lost tables --------------------------------------------------------------------------------------
+# Lost tables and columns ----------------------------------------------------------------------------
 
 
 def find_lost_tables(dialect: Dialect, names: TableNames, state: SchemaState) -> dict[str, int]:
@@ -195,6 +199,27 @@ def _find_lost_without_version(dialect: Dialect, names: TableNames, existing: fr
     repeatable = "IF NOT EXISTS" in _find_migration(dialect, names, 1).statements[0]
     lost = {} if repeatable or not existing else {"meta": 0}
     return lost if "keys" in existing or not existing else {**lost, "keys": 1}
+
+
+def find_lost_columns(dialect: Dialect, names: TableNames, state: SchemaState) -> dict[str, list[str]]:
+    """The columns that the applied migrations made and that are missing, by the short name of their table."""
+    found = {}
+    for table, columns in state.columns.items():
+        lost = made_columns(dialect, names, table, state.version) - columns
+        if lost:
+            found[table] = sorted(lost)
+    return found
+
+
+def made_columns(dialect: Dialect, names: TableNames, table: str, version: int) -> set[str]:
+    """The columns that the migrations up to this version make in a table. No migration makes the meta table."""
+    found: set[str] = set()
+    for text in table_statements(dialect, names, table, version):
+        if _TABLE.match(text):
+            found |= set(_CREATED_COLUMN.findall(text))
+        elif _ALTERED.match(text):
+            found |= set(_COLUMN.findall(text))
+    return found
 
 
 def table_statements(dialect: Dialect, names: TableNames, table: str, version: int) -> list[str]:

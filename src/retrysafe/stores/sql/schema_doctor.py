@@ -1,16 +1,24 @@
-"""What the doctor of an SQL store says about its schema: tables that are missing, and a version that does not fit."""
+"""What the doctor of an SQL store says about its schema: tables and columns that are missing, and a version that
+does not fit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from retrysafe.stores.base import follow
 from retrysafe.stores.diagnosis import Finding, bad, good
 from retrysafe.stores.sql.dialect import Dialect, Statement
-from retrysafe.stores.sql.migrations import latest_version
+from retrysafe.stores.sql.migrations import find_lost_columns, latest_version
 from retrysafe.stores.sql.names import TableNames
-from retrysafe.stores.sql.schema_state import LOSSES, REBUILT_UNASKED, UPGRADE_COMMAND, SchemaState, read_state
+from retrysafe.stores.sql.schema_state import (
+    COLUMN_FIX,
+    LOSSES,
+    REBUILT_UNASKED,
+    UPGRADE_COMMAND,
+    SchemaState,
+    read_state,
+)
 
 SCHEMA_SETTING = "schema"
 """What the finding about the version of the schema is called."""
@@ -21,7 +29,8 @@ def diagnose_schema(
 ) -> list[Finding]:
     """Read the schema with `send`, and check it."""
     state = follow(read_state(dialect, names), send)
-    return list(check_schema(state, names, latest_version(dialect, names), migrates_itself=migrates_itself))
+    found = list(check_schema(state, names, latest_version(dialect, names), migrates_itself=migrates_itself))
+    return [*check_columns(find_lost_columns(dialect, names, state), names), *found]
 
 
 def check_schema(
@@ -41,6 +50,15 @@ def _check_tables(state: SchemaState, names: TableNames) -> Iterator[Finding]:
             if table not in REBUILT_UNASKED:
                 fix = f"restore it from a backup; {fix} says how to go on without"
             yield bad(f"{names.bare}_{table}", "missing", "best-effort", loss, fix, invariant="I1")
+
+
+def check_columns(lost: Mapping[str, Collection[str]], names: TableNames) -> Iterator[Finding]:
+    """A finding for each column that is missing: no request that needs it is answered."""
+    why = "no migration drops it: somebody did, and what was in it is lost"
+    for table, columns in lost.items():
+        for column in columns:
+            setting = f"{names.bare}_{table}.{column}"
+            yield bad(setting, "missing", "best-effort", why, COLUMN_FIX, invariant="I1")
 
 
 def _check_version(state: SchemaState, known: int, migrates_itself: bool) -> Iterator[Finding]:

@@ -1,4 +1,5 @@
-"""The state of a schema: which version it has, which code may work on it, and which of its tables are missing.
+"""The state of a schema: which version it has, which code may work on it, and which of its tables and columns
+are missing.
 
 Each migration stores its version, and beside it `oldest_reader`: the schema version of the release before. Code that
 knows at least that version may work beside the newer schema (rule 17). Older code is refused.
@@ -6,7 +7,7 @@ knows at least that version may work beside the newer schema (rule 17). Older co
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from retrysafe.errors import SchemaRefused
@@ -23,6 +24,8 @@ LOSSES = {
     "meta": "which version the other tables have is forgotten",
 }
 """The tables, by their short names, and what is lost with each."""
+
+COLUMN_FIX = "restore the table from a backup, or add the column as `retrysafe migrate URL --sql` prints it"
 
 REBUILT_UNASKED = frozenset({"outbox"})
 """A new and empty one doubles no effect."""
@@ -43,6 +46,8 @@ class SchemaState(NamedTuple):
     oldest_reader: int | None
     existing: frozenset[str]
     """The short names of the tables that exist."""
+    columns: Mapping[str, frozenset[str]] = {}  # never changed
+    """The columns of these tables, by the short name. A table is not in it if nobody could look at its columns."""
 
 
 def read_state(dialect: Dialect, names: TableNames) -> Plan[Statement, SchemaState]:
@@ -53,12 +58,22 @@ def read_state(dialect: Dialect, names: TableNames) -> Plan[Statement, SchemaSta
             existing.append(table)
     found = (yield select_versions(dialect, names)) if "meta" in existing else []
     version, oldest_reader = read_versions(found)
-    return SchemaState(version, oldest_reader, frozenset(existing))
+    columns = {}
+    for table in existing if dialect.find_columns else ():
+        rows = yield _ask_about_table(dialect, dialect.find_columns, names, table)
+        columns[table] = frozenset(str(name) for (name,) in rows)
+    # A table without columns is one whose columns this user may not see.
+    seen = {table: found for table, found in columns.items() if found}
+    return SchemaState(version, oldest_reader, frozenset(existing), seen)
 
 
 def find_table(dialect: Dialect, names: TableNames, table: str) -> Statement:
     """A statement that has a row if the table exists."""
-    text = dialect.find_table.replace("{table}", f"{{{table}}}").replace("{bare}", f"{{prefix}}_{table}")
+    return _ask_about_table(dialect, dialect.find_table, names, table)
+
+
+def _ask_about_table(dialect: Dialect, query: str, names: TableNames, table: str) -> Statement:
+    text = query.replace("{table}", f"{{{table}}}").replace("{bare}", f"{{prefix}}_{table}")
     return Statement(dialect.fill(text, names), {}, writes=False)
 
 
@@ -107,3 +122,10 @@ def refuse_lost_tables(names: TableNames, lost: list[str], later: bool) -> None:
         words = " ".join(f"--recreate {table}" for table in lost)
         todo = f"restore from a backup, or accept the loss: retrysafe migrate URL {words}"
     raise SchemaRefused(f"missing: {shown}. If this is really lost, {losses}. Nothing was made again", todo)
+
+
+def refuse_lost_columns(names: TableNames, lost: Mapping[str, Collection[str]]) -> None:
+    """Refuse a table without a column that its version has: no migration drops one, so somebody did."""
+    if lost:
+        shown = ", ".join(f"{names.bare}_{table}.{column}" for table in lost for column in sorted(lost[table]))
+        raise SchemaRefused(f"missing: the column {shown}. What was in it is lost. Nothing was changed", COLUMN_FIX)

@@ -54,6 +54,7 @@ DIALECT = Dialect(
     least="min",
     greatest="max",
     find_table="SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '{bare}'",
+    find_columns="SELECT name FROM pragma_table_info('{bare}')",
 )
 """For a user's connection. The time is a parameter, because the user's transaction holds the write lock already."""
 

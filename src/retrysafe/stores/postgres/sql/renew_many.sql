@@ -12,8 +12,8 @@ WITH free AS (
         state = 'claimed',
         lease_until = {greatest}(k.lease_until, {least}(clock.now + g.lease, {forever})), note = ''
     FROM (SELECT {now} AS now OFFSET 0) AS clock, owned AS g, free
-    WHERE k.id = g.id AND k.id = free.id AND k.id = ANY(CAST(:id AS bytea[]))
-        AND k.attempt = g.attempt AND k.token = g.token
+    WHERE k.id = g.id AND k.id = ANY(CAST(:id AS bytea[])) AND k.attempt = g.attempt AND k.token = g.token
+        AND k.id = free.id
         AND k.state NOT IN ('completed', 'released') AND (k.state = 'claimed' OR k.advances <> {closed})
     RETURNING k.id
 )
