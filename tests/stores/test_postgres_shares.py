@@ -178,8 +178,8 @@ def test_uses() -> None:
     owned = record_of(MemoryStore().execute(claim("owned")))
     one, many = [claim("a")], [claim("a"), claim("b")]
     beats: list[Op[Any]] = [renew(owned), renew(owned)]
-    assert [use_of(ops) for ops in (one, many, beats[:1], beats, [*one, *beats])] == [
-        "alone", "batch", "renewal", "renewal", "batch",
+    assert [use_of(ops) for ops in ([complete(owned)], one, many, beats[:1], beats, [*one, *beats])] == [
+        "alone", "batch", "batch", "renewal", "renewal", "batch",
     ]  # fmt: skip
 
 
