@@ -165,9 +165,9 @@ def test_every_page_and_action(browser: Browser, stored: World, script: bool) ->
         expect(page.get_by_text("told that the answer was not kept")).to_be_visible()
         press(page, stored.run, "Resume now", "resume-because")
         assert reread(safe, stored.run).state is State.COMPLETED
-        press(page, undone, "Undo", "undo-because")
+        end_run(page, undone, "undo", "Leave what was sent and has no undo", "flight")
         assert (reread(safe, undone).state, refunds) == (State.COMPLETED, ["room o-undone"])
-        cancel(page, cancelled)
+        end_run(page, cancelled, "cancel", "Leave what its steps did", "undo it, or")
         assert (reread(safe, cancelled).state, len(refunds)) == (State.COMPLETED, 1)
         act_on_many_keys(page, safe)
         wanted = ["keys resolve", "keys release", "keys show", "keys forget"]
@@ -212,17 +212,17 @@ def stop_runs(safe: RetrySafe) -> tuple[Record, Record, list[str]]:
     return found[0], found[1], undos
 
 
-def cancel(page: Page, run: Record) -> None:
+def end_run(page: Page, run: Record, verb: str, box: str, refusal: str) -> None:
     """Without a word about what its steps did it is refused."""
     for leave in (False, True):
         page.goto(f"/keys/{run.id.hex()}")
-        page.fill("#cancel-because", "the customer left")
+        page.fill(f"#{verb}-because", "the customer left")
         if leave:
-            page.get_by_label("Leave what its steps did").check()
-        page.get_by_role("button", name="Cancel", exact=True).click()
+            page.get_by_label(box).check()
+        page.get_by_role("button", name=verb.capitalize(), exact=True).click()
         if not leave:
-            expect(page.get_by_role("alert")).to_contain_text("undo it, or say")
-    expect(page.get_by_role("status")).to_contain_text("operations cancel: done.")
+            expect(page.get_by_role("alert")).to_contain_text(refusal)
+    expect(page.get_by_role("status")).to_contain_text(f"operations {verb}: done.")
 
 
 def act_on_many_keys(page: Page, safe: RetrySafe) -> None:
