@@ -7,6 +7,7 @@ seconds an entry lives at most; `memory://` has `entries` and `size`, too. What 
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -38,9 +39,7 @@ class CacheSetting:
         if self._url == "memory://":
             self._memory = MemoryCache(**self._options)
         elif self._url:
-            from retrysafe.stores.redis.cache import check_cache_url  # Redis' driver is loaded only if it is named
-
-            check_cache_url(self._url, **self._options)
+            _shared().check_cache_url(self._url, **self._options)
 
     def declare(self, capabilities: Capabilities) -> Capabilities:
         """What a store behind the cache declares."""
@@ -49,17 +48,13 @@ class CacheSetting:
     def wrap(self, store: Store) -> Store:
         if (cache := self._memory_cache()) is not None:
             return Tiered(store, cache)
-        from retrysafe.stores.redis.cache import RedisCache
-
-        shared = RedisCache(self._url, **self._options)
+        shared = _shared().RedisCache(self._url, **self._options)
         return Tiered(store, shared, on_close=shared.close)
 
     def wrap_async(self, store: AsyncStore) -> AsyncStore:
         if (cache := self._memory_cache()) is not None:
             return AsyncTiered(store, cache)
-        from retrysafe.stores.redis.cache import AsyncRedisCache
-
-        shared = AsyncRedisCache(self._url, **self._options)
+        shared = _shared().AsyncRedisCache(self._url, **self._options)
         return AsyncTiered(store, shared, on_close=shared.aclose)
 
     def _memory_cache(self) -> MemoryCache | None:
@@ -67,6 +62,11 @@ class CacheSetting:
         if self._memory is not None and self._pid != os.getpid():
             self._memory, self._pid = self._memory.make_empty(), os.getpid()
         return self._memory
+
+
+def _shared() -> Any:
+    """The module of the shared cache. As with stores, its driver is loaded only if somebody names it."""
+    return import_module("retrysafe.stores.redis.cache")
 
 
 def parse_cache_url(url: str) -> tuple[str, dict[str, Any]]:
