@@ -67,7 +67,7 @@ class Watch:
         self._claimants: dict[bytes, ClientRequest] = {}
         """The request that sent each claim, by its token."""
         self._owners: dict[bytes, tuple[ClientRequest, float]] = {}
-        """The request that was granted a token, and when."""
+        """The request that was granted a token, and when last."""
         self._answered: dict[int, float] = {}
         """When each request was answered."""
         self._unclear_claims: set[bytes] = set()
@@ -141,8 +141,9 @@ class Watch:
         if fences.setdefault((after.attempt, after.token), after.run) != after.run:
             self._report("I3 fences are new", f"a new life of {op.key} has the fence of an older one")
         request = self._claimants.get(op.token)
-        if request is not None:
-            self._owners.setdefault(op.token, (request, self._loop.now))
+        if request is not None and (before is None or before.token != op.token or op.token not in self._owners):
+            # Of a token that is granted again, beyond the last eight attempts (rule 13), the last grant counts.
+            self._owners[op.token] = (request, self._loop.now)
         if before is None or before.token == op.token:
             return
         if before.state is State.CLAIMED and before.lease_until > now:
@@ -219,7 +220,8 @@ class Watch:
         back by the process that asked for it, whenever it hears of the grant or wakes up. Three grants are nobody's:
 
         - the process died, or is still stopped: nobody else can know that nothing ran;
-        - a copy of the claim arrived when its caller had left, after the last look (ORPHAN_LOOKUP_SECONDS);
+        - a copy of the claim arrived when its caller had left, after the last look (ORPHAN_LOOKUP_SECONDS), also if its
+          token had been granted and ended before, beyond the last eight attempts (rule 13);
         - the store had answered every sending, and granted none (another owner had the key, or nothing was done): there
           is no copy to wait for, unless the network itself made one.
         """
