@@ -52,7 +52,8 @@ def deploy(node: AppHost) -> Handler:
         if purchase.kind == "redirected" and response.status == 422:
             # Final only if the key stays bound to the old address: an earlier attempt there may have entered an
             # endpoint (a person was asked, and said that it did not happen), so its withdrawal is only a release.
-            bound = any(not event.data["happened"] for event in provider.history.find("resolved", purchase.name))
+            heard, unheard = (provider.history.find(what, purchase.name) for what in ("resolved", "resolved unheard"))
+            bound = any(not event.data["happened"] for event in (*heard, *unheard))
             return ClientReply(422, b"bound") if bound else ClientReply(503, b"")
         if purchase.kind == "large" and response.status in (201, 410):  # replayed or not: it was done
             return ClientReply(410, b"done")
