@@ -74,6 +74,8 @@ class Watch:
         self._refused_claims: set[bytes] = set()
         """The tokens of claims of which a sending was not answered, and of which the last answer was a refusal or an
         error."""
+        self._refused_at: dict[bytes, float] = {}
+        """When a claim was refused that was not sent again since: from then on its caller has left it."""
         self._sent_tokens: set[bytes] = set()
         self._sent_requests: set[int] = set()
 
@@ -112,6 +114,7 @@ class Watch:
     def watch_sent_claim(self, op: Claim) -> None:
         """A claim is sent. Runs at the sender, and knows for which request."""
         request = REQUEST.get()
+        self._refused_at.pop(op.token, None)
         if request is not None:
             self._claimants.setdefault(op.token, request)
 
@@ -125,6 +128,7 @@ class Watch:
             self._refused_claims.discard(op.token)
         else:
             self._refused_claims.add(op.token)
+            self._refused_at[op.token] = self._loop.now
 
     def _watch_claim(self, op: Claim, reply: Any, before: Record | None, after: Record | None, now: int) -> None:
         assert isinstance(reply, ClaimReply)
@@ -233,7 +237,9 @@ class Watch:
             return False
         if record.token not in self._unclear_claims and record.token in self._refused_claims:
             return False
-        left_at = self._answered.get(request.number, granted_at)
+        # A handler may go on after the refusal of its claim: it follows a redirect, for one.
+        answered_at = self._answered.get(request.number, granted_at)
+        left_at = min(answered_at, self._refused_at.get(record.token, answered_at))
         return granted_at - left_at < sum(ORPHAN_LOOKUP_SECONDS)
 
     def _watch_reaping(self, before: list[Record]) -> None:
