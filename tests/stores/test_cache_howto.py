@@ -10,6 +10,7 @@ import pytest
 
 from retrysafe import RetrySafe
 from retrysafe.core.ops import List
+from retrysafe.stores.caches import name_place
 from retrysafe.stores.redis.cache import RedisCache
 from tests.opening import unique, with_option
 
@@ -21,14 +22,15 @@ CODE = re.compile(r'^```python title="cached.py"\n(.*?)^```', re.MULTILINE | re.
 def test_an_answer_that_was_replayed_is_in_redis(
     postgres_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DATABASE_URL", with_option(postgres_url, "table", unique()))
+    database = with_option(postgres_url, "table", unique())
+    monkeypatch.setenv("DATABASE_URL", database)
     monkeypatch.setenv("REDIS_URL", redis_url)
     (code,) = CODE.findall(PAGE.read_text())
     page: dict[str, Any] = {"__name__": "cached"}
     exec(compile(code, str(PAGE), "exec"), page)
     safe = page["safe"]
     assert isinstance(safe, RetrySafe)
-    cached = RedisCache(redis_url)
+    cached = RedisCache(redis_url, place=name_place(database))
     (record,) = safe.execute(List()).records
     found = cached.get(record.id)
     assert found is not None

@@ -6,13 +6,14 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
+from traceback import format_exception
 
 import pytest
 
 from retrysafe import RetrySafe
 from retrysafe.core.ops import Forget, List
 from retrysafe.errors import AnswerGone, StoreURLError, UsageError
-from retrysafe.stores.caches import CacheSetting, parse_cache_url
+from retrysafe.stores.caches import CacheSetting, name_place, parse_cache_url
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.stores.tiered import MemoryCache
 from tests.opening import unique, with_option
@@ -128,6 +129,10 @@ def test_options_are_read_and_the_rest_is_for_redis() -> None:
         ("memory://?tll=5", "no option 'tll'; it has ttl, entries and size"),
         ("memory://?ttl=long", "ttl='long' is not a number"),
         ("memory://?ttl=0", "above zero"),
+        ("memory://?ttl=nan", "above zero"),
+        ("redis://host?ttl=nan", "more than zero"),
+        ("redis://host:70000", "Port out of range"),
+        ("redis://host?no_such_option=1", "no_such_option"),
         ("redis://host?ttl=0", "more than zero"),
         ("redis+cluster://host", "a cache is memory://"),
         (60, "cache=60: give a URL"),
@@ -142,6 +147,43 @@ def test_a_password_is_not_repeated() -> None:
     with pytest.raises(StoreURLError) as caught:
         RetrySafe("memory://", cache="mysql://root:hunter2@host/db")
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["redis://root:hunter2?x@host/0", "redis://root:x/hunter2@host/0"])
+def test_no_piece_of_a_password_is_repeated(url: str) -> None:
+    """A parser takes a piece of such a password for a port or a database, and quotes it."""
+    with pytest.raises(StoreURLError) as caught:
+        RetrySafe("memory://", cache=url)
+    assert "hunter2" not in "".join(format_exception(caught.value))
+
+
+def test_a_scheme_may_be_in_capitals() -> None:
+    assert parse_cache_url("MEMORY://?ttl=5") == ("memory://", {"ttl": 5.0})
+    RetrySafe("memory://", cache="Memory://").close()
+
+
+def test_two_stores_behind_one_cache_do_not_share_answers(tmp_path: Path, cache_url: str) -> None:
+    """Two applications with a database each, one Redis and the namespace `default` handle the same event."""
+    sent: dict[str, list[int]] = {"orders": [], "mail": []}
+    for name in sent:
+        with RetrySafe(f"sqlite:///{tmp_path}/{name}.db", cache=cache_url) as safe:
+            safe.migrate()
+            send = guard_send(safe, sent[name])
+            send(7), send(7)  # the second call caches its record
+    assert sent == {"orders": [7], "mail": [7]}
+
+
+def test_one_cache_in_memory_is_for_one_store(tmp_path: Path) -> None:
+    cache, url = MemoryCache(), f"sqlite:///{tmp_path}/app.db"
+    RetrySafe(url, cache=cache).close()
+    RetrySafe(url, cache=cache).close()
+    with pytest.raises(UsageError, match="make one for each store"):
+        RetrySafe(f"sqlite:///{tmp_path}/other.db", cache=cache)
+
+
+def test_the_place_of_a_store_outlives_its_password() -> None:
+    assert name_place("postgresql://app:old@db/shop") == name_place("postgresql://app:new@db/shop")
+    assert name_place("postgresql://app:old@db/shop") != name_place("postgresql://app:old@db/mail")
 
 
 def test_stores_of_your_own_take_no_cache() -> None:

@@ -116,7 +116,7 @@ class RetrySafe:
             # A private memory store has to be the same store in sync and async code.
             self._url = store + os.urandom(8).hex() if store == "memory://" else store
             find_backend(self._url)
-            setting = None if cache is None else _read_cache(cache)
+            setting = None if cache is None else _read_cache(cache, self._url)
             on_batch = self.figures.observe_batch
             return (
                 open_store(self._url, batching=self._batching, on_batch=on_batch, cache=setting),
@@ -497,7 +497,7 @@ def _is_trace_logged() -> bool:
     return logging is not None and logging.getLogger("retrysafe.trace").isEnabledFor(logging.DEBUG)
 
 
-def _read_cache(given: str | MemoryCache) -> CacheSetting:
-    from retrysafe.stores.caches import CacheSetting  # few programs have a cache
+def _read_cache(given: str | MemoryCache, store_url: str) -> CacheSetting:
+    from retrysafe.stores.caches import CacheSetting, name_place  # few programs have a cache
 
-    return CacheSetting(given)
+    return CacheSetting(given, name_place(store_url))

@@ -2,10 +2,14 @@
 
 `memory://` is a cache in the memory of each process, `redis://host` one that processes share. `?ttl=` says for how many
 seconds an entry lives at most; `memory://` has `entries` and `size`, too. What a cache may do is in `tiered.py`.
+
+An entry belongs to one store. Two applications with a database each may share a cache and a namespace: one must not get
+the other's answers, because its own work would never run.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from importlib import import_module
 from typing import Any
@@ -25,21 +29,24 @@ _READERS: dict[str, dict[str, type[float] | type[int]]] = {
 
 
 class CacheSetting:
-    """What `cache=` was given: the URL of a cache, or a `MemoryCache`."""
+    """What `cache=` was given: the URL of a cache, or a `MemoryCache`. `place` names the store behind it."""
 
-    def __init__(self, given: str | MemoryCache) -> None:
+    def __init__(self, given: str | MemoryCache, place: str = "") -> None:
         if not isinstance(given, str | MemoryCache):
             raise UsageError(
                 f"cache={given!r}: give a URL, memory:// or redis://host:6379, or a MemoryCache; "
                 "put a cache of your own into Tiered(store, cache)"
             )
         self._memory = given if isinstance(given, MemoryCache) else None
+        if self._memory is not None:
+            self._memory.use_for(place)
         self._pid = os.getpid()
         self._url, self._options = ("", {}) if isinstance(given, MemoryCache) else parse_cache_url(given)
         if self._url == "memory://":
             self._memory = MemoryCache(**self._options)
         elif self._url:
-            _shared().check_cache_url(self._url, **self._options)
+            self._options["place"] = place
+            _shared().check_cache_url(self._url, given=given, **self._options)
 
     def declare(self, capabilities: Capabilities) -> Capabilities:
         """What a store behind the cache declares."""
@@ -62,6 +69,11 @@ class CacheSetting:
         if self._memory is not None and self._pid != os.getpid():
             self._memory, self._pid = self._memory.make_empty(), os.getpid()
         return self._memory
+
+
+def name_place(store_url: str) -> str:
+    """A short name of a store, for the keys of a shared cache. It does not depend on a password, which may change."""
+    return hashlib.sha256(safe_url(store_url).encode()).hexdigest()[:16]
 
 
 def _shared() -> Any:
@@ -88,4 +100,4 @@ def parse_cache_url(url: str) -> tuple[str, dict[str, Any]]:
             options[name] = read(value)
         except ValueError:
             raise StoreURLError(f"cache={safe_url(url)!r}: {name}={value!r} is not a number") from None
-    return address + ("?" + urlencode(rest) if rest else ""), options
+    return scheme + address[len(scheme) :] + ("?" + urlencode(rest) if rest else ""), options

@@ -196,11 +196,12 @@ class MemoryCache:
         ttl: float = DEFAULT_TTL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if entries < 1 or size < 1 or ttl <= 0:
+        if entries < 1 or size < 1 or not ttl > 0:
             raise UsageError(f"MemoryCache(entries={entries}, size={size}, ttl={ttl}): give numbers above zero")
         self.ttl = ttl
         self._entries, self._limit, self._clock = entries, size, clock
         self._size = 0
+        self._place = ""
         self._kept: OrderedDict[bytes, tuple[CachedRecord, float]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -229,6 +230,12 @@ class MemoryCache:
     def drop(self, record_id: bytes) -> None:
         with self._lock:
             self._remove(record_id)
+
+    def use_for(self, place: str) -> None:
+        """Note which store this cache is in front of. Records of two stores may have the same id."""
+        if self._place not in ("", place):
+            raise UsageError("this MemoryCache is in front of another store: make one for each store")
+        self._place = place
 
     def make_empty(self) -> MemoryCache:
         """A cache with the same bounds and nothing in it."""

@@ -117,6 +117,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "A forked child never gave back a claim",
     ),
     DRIVER: (
+        "two applications with a database each, one namespace",
         "Many rows that somebody else held",
         "SQL Server: `retrysafe migrate` called a schema",
         "A silent Redis held a request",
@@ -247,6 +248,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
     ),
     STOPPED: ("`aclose()` waited for a claim", "Ctrl-C just after the commit of a local step"),
     REFUSED: (
+        '`cache="redis://…"` with a wrong port',
         "`retrysafe migrate` called a schema up to date",
         "A column that somebody had dropped",
         "Two receivers with one provider shared the ids",

@@ -9,11 +9,12 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from redis import Redis
+from redis import ConnectionPool, Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
 
-from retrysafe.errors import UsageError
+from retrysafe.core.urls import redact_secrets, safe_url
+from retrysafe.errors import StoreURLError, UsageError
 from retrysafe.stores.json_records import dump_record, load_record
 from retrysafe.stores.redis import urls
 from retrysafe.stores.tiered import DEFAULT_TTL_SECONDS, CachedRecord
@@ -25,7 +26,7 @@ _CACHE_ERRORS = (RedisError, OSError, TimeoutError, asyncio.TimeoutError)
 
 
 def _cache_key(prefix: str, record_id: bytes) -> str:
-    return f"{prefix}cache:{record_id.hex()}"
+    return prefix + record_id.hex()
 
 
 def _encode_entry(entry: CachedRecord) -> str:
@@ -41,25 +42,44 @@ def _decode_entry(text: Any) -> CachedRecord | None:
         return None
 
 
-def check_cache_url(url: str, ttl: float = DEFAULT_TTL_SECONDS) -> None:
-    """Raise if no cache can be made of this."""
-    _parse_cache_url(url, ttl)
+def check_cache_url(url: str, ttl: float = DEFAULT_TTL_SECONDS, place: str = "", *, given: str) -> None:
+    """Raise if no cache can be made of this. `given` is the URL as the user wrote it."""
+    try:
+        address, _ = _parse_cache_url(url, ttl, place)
+        pool = ConnectionPool.from_url(address)
+        pool.connection_class(**pool.connection_kwargs)  # it does not connect; an unknown option raises here
+    except UsageError:
+        raise
+    except (ValueError, TypeError) as error:
+        reason = redact_secrets(str(error), given)
+        raise StoreURLError(
+            f"cache={safe_url(given)!r} is not what redis-py takes ({reason}): write redis://host:6379/0?ttl=60"
+        ) from None
 
 
-def _parse_cache_url(url: str, ttl: float) -> tuple[str, str]:
-    if ttl <= 0:
+def _parse_cache_url(url: str, ttl: float, place: str) -> tuple[str, str]:
+    """The server's URL, and how our keys begin."""
+    if not ttl > 0:
         raise UsageError(f"ttl={ttl}: give seconds, more than zero")
     at = urls.parse_url(url)
     if at.kind != "single":
         raise UsageError("a cache is one server: give its URL as redis://host:port, it may be lost at any time")
-    return at.url, at.layout.prefix
+    return at.url, f"{at.layout.prefix}cache:" + (f"{place}:" if place else "")
 
 
 class RedisCache:
-    """The sync cache: `RedisCache("redis://…")`. Safe to use from many threads."""
+    """The sync cache: `RedisCache("redis://…")`. Safe to use from many threads. `place` names the store behind it:
+    caches with another place share no entries."""
 
-    def __init__(self, url: str, *, ttl: float = DEFAULT_TTL_SECONDS, timeout: float = CACHE_TIMEOUT_SECONDS) -> None:
-        address, self._prefix = _parse_cache_url(url, ttl)
+    def __init__(
+        self,
+        url: str,
+        *,
+        ttl: float = DEFAULT_TTL_SECONDS,
+        timeout: float = CACHE_TIMEOUT_SECONDS,
+        place: str = "",
+    ) -> None:
+        address, self._prefix = _parse_cache_url(url, ttl, place)
         self.ttl = ttl
         self._client = Redis.from_url(address, socket_timeout=timeout, socket_connect_timeout=timeout)
 
@@ -84,8 +104,15 @@ class RedisCache:
 class AsyncRedisCache:
     """The async cache: `AsyncRedisCache("redis://…")`. Belongs to one event loop."""
 
-    def __init__(self, url: str, *, ttl: float = DEFAULT_TTL_SECONDS, timeout: float = CACHE_TIMEOUT_SECONDS) -> None:
-        address, self._prefix = _parse_cache_url(url, ttl)
+    def __init__(
+        self,
+        url: str,
+        *,
+        ttl: float = DEFAULT_TTL_SECONDS,
+        timeout: float = CACHE_TIMEOUT_SECONDS,
+        place: str = "",
+    ) -> None:
+        address, self._prefix = _parse_cache_url(url, ttl, place)
         self.ttl = ttl
         self._client = AsyncRedis.from_url(address, socket_timeout=timeout, socket_connect_timeout=timeout)
 

@@ -77,7 +77,8 @@ def parse_url(url: str) -> RedisLocation:
     )
     database = parts.path.removeprefix("/")
     if kind != "cluster" and database and not (database.isascii() and database.isdigit()):
-        raise StoreURLError(f"the database {database!r} is no number: write {base}://host:port/0, or leave it out")
+        shown = redact_secrets(database, url)  # with a `/` in its password, a URL is split there
+        raise StoreURLError(f"the database {shown!r} is no number: write {base}://host:port/0, or leave it out")
     driver_url = urlunsplit(parts._replace(scheme=_SCHEMES[base], query=urlencode(theirs)))
     wait = _parse_wait(ours, dict(theirs))
     if kind == "single":
