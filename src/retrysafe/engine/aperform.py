@@ -170,6 +170,8 @@ class AsyncPerformer:
         await finish_despite_cancellation(work, seconds=CANCEL_TIMEOUT_SECONDS)
         if not work.done():
             self._detach_task(op, work)
+            if not goes_on:
+                work.add_done_callback(partial(self._follow_up_cut_off, op, sealed))
             late = StoreUnclear(
                 f"the caller was cancelled, and the store did not answer within {CANCEL_TIMEOUT_SECONDS:.0f} s"
             )
@@ -179,9 +181,8 @@ class AsyncPerformer:
         error = work.exception()
         if error is not None and not isinstance(error, Exception):
             raise error
-        if not goes_on and isinstance(error, StoreError) and not isinstance(error, StoreUnclear):
-            # This sending did nothing. The first one was cut off, and may have been granted.
-            self._follow_up_claim(op, sealed)
+        if not goes_on:
+            self._follow_up_cut_off(op, sealed, work)
         reply = None if error else work.result()
         if isinstance(reply, ClaimReply):
             reply = reply._replace(resent=True)  # the first sending may still arrive
@@ -204,6 +205,13 @@ class AsyncPerformer:
 
     def _follow_up_unanswered(self, op: Op[Any], sealed: Op[Any], submitted: asyncio.Future[Any]) -> None:
         if submitted.cancelled() or isinstance(submitted.exception(), StoreUnclear):
+            self._follow_up_claim(op, sealed)
+
+    def _follow_up_cut_off(self, op: Op[Any], sealed: Op[Any], second: asyncio.Future[Any]) -> None:
+        """If the second sending did nothing: the first one was cut off, and may have been granted. A second sending
+        that is unclear has its own follow-up."""
+        error = None if second.cancelled() else second.exception()
+        if isinstance(error, StoreError) and not isinstance(error, StoreUnclear):
             self._follow_up_claim(op, sealed)
 
     def _follow_up_claim(self, op: Op[Any], sealed: Op[Any]) -> None:

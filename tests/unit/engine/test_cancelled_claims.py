@@ -12,7 +12,7 @@ from retrysafe import RetrySafe
 from retrysafe.core.ops import Claim, Op
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
-from retrysafe.engine import orphaned_claims, resending
+from retrysafe.engine import aperform, orphaned_claims, resending
 from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.testing import builders
 from tests.unit.engine.gates import PATIENCE, AsyncWatched
@@ -86,6 +86,34 @@ async def test_a_cancelled_claim_that_was_granted_unheard_is_withdrawn(kind: typ
             await asyncio.sleep(0.001)
     await safe.aclose()
     assert work.seen == []
+
+
+class SlowToFail(InOrderSubmitting):
+    """Refuses the second claim only when its caller has stopped waiting."""
+
+    async def execute(self, op: Op[R]) -> R:
+        if isinstance(op, Claim) and self.claims == 1:
+            await self.fail.wait()
+        return await super().execute(op)
+
+
+async def test_a_second_sending_that_fails_after_its_caller_has_left_is_followed_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aperform, "CANCEL_TIMEOUT_SECONDS", 0.0)
+    store = SlowToFail()
+    safe = RetrySafe(async_store=store)
+    caller = asyncio.ensure_future(safe.aguard(task(), Work()))
+    async with asyncio.timeout(PATIENCE):
+        await store.sent.wait()
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        assert store.read_record().state is State.CLAIMED
+        store.fail.set()
+        while store.read_record().state is not State.RELEASED:
+            await asyncio.sleep(0.001)
+    await safe.aclose()
 
 
 async def test_a_claim_under_which_nothing_ran_leaves_its_key_to_any_request() -> None:
