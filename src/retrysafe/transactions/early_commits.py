@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from retrysafe.core.ops import Claim, ClaimReply, ForgetMarker, LookupCommit, Suspect
@@ -122,8 +123,10 @@ def mark_split(claim: Claim, task: Task, context: TxContext) -> TxFlow[Transacti
 
 
 def mark_split_in_store(claim: Claim) -> TxFlow[None]:
-    """Mark the key uncertain through the store: the user gave one connection, and it was lost."""
-    reply: ClaimReply = yield claim
+    """Mark the key uncertain through the store: the user gave one connection, and it was lost. The lease of this claim
+    is over at once, and its outcome unknown: a person is asked also if nothing more reaches the store. A claim with a
+    lease would be given back in the background if its reply was lost (engine/orphaned_claims.py)."""
+    reply: ClaimReply = yield replace(claim, lease=0, on_lapse="uncertain")
     if reply.granted and reply.record is not None:
         yield Suspect(claim.id, reply.record.fence, SPLIT_NOTE)
     yield ForgetMarker(claim.id)

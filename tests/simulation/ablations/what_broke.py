@@ -228,6 +228,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "A worker in an async application ran operations on another loop",
     ),
     DATABASE: (
+        "a body committed by hand and then lost its only connection",
         "A job that a background task staged",
         "a body that committed in the middle and then raised",
         "on PostgreSQL, a body that committed in the middle",
