@@ -1,5 +1,5 @@
-"""A body that commits by statement and then loses its only connection, while the store's replies are lost, too: a server
-that restarts. The key stays with a person: the background task that gives claims back must not give this one back."""
+"""A body that commits by statement and then loses its only connection, while the store's replies are lost, too, as when
+a server restarts. The key stays with an operator: the background task that gives claims back must not give it back."""
 
 from __future__ import annotations
 

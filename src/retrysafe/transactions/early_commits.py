@@ -124,7 +124,7 @@ def mark_split(claim: Claim, task: Task, context: TxContext) -> TxFlow[Transacti
 
 def mark_split_in_store(claim: Claim) -> TxFlow[None]:
     """Mark the key uncertain through the store: the user gave one connection, and it was lost. The lease of this claim
-    is over at once, and its outcome unknown: a person is asked also if nothing more reaches the store. A claim with a
+    is over at once, and its outcome unknown: an operator is asked, too, if nothing more reaches the store. A claim with a
     lease would be given back in the background if its reply was lost (engine/orphaned_claims.py)."""
     reply: ClaimReply = yield replace(claim, lease=0, on_lapse="uncertain")
     if reply.granted and reply.record is not None:
