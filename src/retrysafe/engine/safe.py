@@ -118,8 +118,8 @@ class RetrySafe:
             )
         if store is None and async_store is None:
             raise StoreURLError(
-                "RetrySafe() needs a store: give its URL, RetrySafe('sqlite:///app.db'), or a store of your own, or set "
-                "the environment variable RETRYSAFE_URL (only commands read retrysafe.toml and [tool.retrysafe])"
+                "RetrySafe() needs a store: give its URL, RetrySafe('sqlite:///app.db'), or a store of your own, or "
+                "set the environment variable RETRYSAFE_URL (only commands read retrysafe.toml and [tool.retrysafe])"
             )
         if store is not None and not isinstance(store, Store):
             raise StoreURLError(
