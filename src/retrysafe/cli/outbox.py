@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from retrysafe.cli.exits import CHANGED, DONE, ChangedUnderneath, NotFound
-from retrysafe.cli.output import ENCRYPTED, print_json, print_line, print_note, print_table, shorten
+from retrysafe.cli.output import ENCRYPTED, format_count, print_json, print_line, print_note, print_table, shorten
 from retrysafe.cli.parsing import add_bulk, add_json, add_reason
 from retrysafe.cli.session import Session, make_entry, open_session, read_reason
 from retrysafe.cli.signals import gate
@@ -195,7 +195,8 @@ def run_assign(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"namespace": args.namespace, "changed": done, "audit": audit.id})
     else:
-        print(f"{done} jobs now belong to {args.namespace!r}")
+        belong = "belongs" if done == 1 else "belong"
+        print(f"{format_count(done, 'job')} now {belong} to {args.namespace!r}")
     return DONE
 
 
