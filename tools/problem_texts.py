@@ -133,8 +133,8 @@ TEXTS: dict[str, Text] = {
         "Use [an operation](../howto/operations.md) for calls to other systems, [a transaction]"
         "(../howto/transactions.md) for work in your database, "
         "or `Policy(abandoned=\"rerun\")` if running twice is harmless.",
-        "`retry_same_key` is yes, because sending the same key again is always safe: nothing runs twice. `retryable` is "
-        "no, because a retry alone changes nothing: a loop in your code would get the same error until an operator "
+        "`retry_same_key` is yes, because sending the same key again is always safe: nothing runs twice. `retryable` "
+        "is no, because a retry alone changes nothing: a loop in your code would get the same error until an operator "
         "has resolved the key.",
     ),
     "outcome-unrecorded": Text(

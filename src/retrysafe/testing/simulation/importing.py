@@ -25,8 +25,8 @@ def import_named(text: str, default: str = "") -> Any:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module exists, and imports something that does not
         raise UsageError(
-            f"{text!r}: MODULE must be importable, and there is no module {error.name!r}. Run the command in the folder "
-            "that holds it, or set PYTHONPATH"
+            f"{text!r}: MODULE must be importable, and there is no module {error.name!r}. Run the command in the "
+            "folder that holds it, or set PYTHONPATH"
         ) from error
     if not hasattr(found, name):
         raise UsageError(f"{text!r}: module {module!r} has no {name!r}")
