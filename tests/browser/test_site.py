@@ -73,7 +73,7 @@ ANSWERS = {
     "kubernetes": "/explanation/after-a-crash/#when-a-pod-is-killed-who-cleans-up-and-when",
     "OOM": "/explanation/after-a-crash/#when-a-pod-is-killed-who-cleans-up-and-when",
     "rejected form": "/explanation/which-failures-to-store/#what-about-a-rejected-form",
-    "appendfsync always": "/howto/redis/#set-up-the-server",
+    "set up Redis server": "/howto/redis/#set-up-the-redis-server",
     "key has leaked": "/howto/encryption/#if-a-key-has-leaked",
     "crash in the middle of a charge": "/tutorial/crash-it/#1-crash-the-server-in-the-middle-of-a-charge",
 }
