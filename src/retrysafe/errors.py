@@ -406,7 +406,8 @@ class LeaseLost(RetrySafeError):
     def __init__(self, key: str, attempt: int) -> None:
         super().__init__(
             f"attempt {attempt} of idempotency key {key!r} no longer owns it: the lease lapsed and another attempt "
-            "took over, or the key expired. Nothing this attempt writes now has an effect; stop, and look the key up"
+            "took over, the key expired, or the store lost it. Nothing this attempt writes now has an effect; stop, "
+            "and look the key up"
         )
 
 

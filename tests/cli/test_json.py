@@ -216,6 +216,7 @@ def test_outbox(url: str, check: Callable[..., list[Any]]) -> None:
     check("outbox retry", url, DEAD.id, *BECAUSE, code=3, lines=0)
     check("outbox drop", url, DEAD.id, "--waiting", *BECAUSE)
     check("outbox assign", url, "--namespace", "default", *BECAUSE)
+    check("outbox assign", url, "--namespace", "default", *BECAUSE, "--yes")
 
 
 def test_settings(url: str, check: Callable[..., list[Any]], tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ SEAM = (
     "stores.notify",
     "stores.wrappers",
     "stores.tiered",
+    "stores.caches",
     "stores.json_records",
     "stores.url_options",
 )

@@ -19,15 +19,16 @@ from retrysafe.testing.simulation.campaign import format_progress, load_scenario
 from retrysafe.testing.simulation.tally import Tally, format_report
 from tests.simulation.ablations import ABLATIONS, find_seed
 from tests.simulation.ablations.reach import AblationError
-from tests.simulation.kept import KEPT, SHOP
+from tests.simulation.kept import KEPT, SHOP, STRAIGHT
 
 SHARES = {
-    SHOP: 15,
+    SHOP: 14,
     "retrysafe.testing.simulation.ways_shop:SCENARIO": 1,
     "retrysafe.testing.simulation.local_shop:TOGETHER": 1,
     "retrysafe.testing.simulation.local_shop:ELSEWHERE": 1,
     "retrysafe.testing.simulation.queue_shop:SCENARIO": 1,
     "retrysafe.testing.simulation.webhook_shop:SCENARIO": 1,
+    STRAIGHT: 1,
 }
 """How many of twenty histories each scenario gets."""
 

@@ -16,6 +16,8 @@ WAYS = "retrysafe.testing.simulation.ways_shop:SCENARIO"
 LOCAL_DEPLOYMENTS = "tests.simulation.scenarios.local_deployments:LOCAL_DEPLOYMENTS"
 INTERRUPTIONS = "tests.simulation.scenarios.interruptions:INTERRUPTIONS"
 
+STRAIGHT = "tests.simulation.scenarios.straight:STRAIGHT"
+
 
 class KeptSeed(NamedTuple):
     scenario: str
@@ -54,4 +56,16 @@ KEPT = (
     KeptSeed(LOCAL_DEPLOYMENTS, 1228, "the same"),
     KeptSeed(SHOP, 28010011, "simulator: a store lost the answer of a key that may run again, and its client was told"),
     KeptSeed(SHOP, 28036405, "the same, after a failover before it that lost nothing"),
+    KeptSeed(STRAIGHT, 148, "a submitted claim whose caller was cancelled, and whose reply was lost, burnt its key"),
+    KeptSeed(STRAIGHT, 185, "the same"),
+    KeptSeed(STRAIGHT, 255, "the same"),
+    KeptSeed(STRAIGHT, 269, "the same, on a store with a full disk"),
+    KeptSeed(STRAIGHT, 380, "the same"),
+    KeptSeed(STRAIGHT, 389, "simulator: a waiter whose claim was overtaken counted as one that nobody woke"),
+    KeptSeed(STRAIGHT, 2365, "the same, with a claim that was lost"),
+    KeptSeed(STRAIGHT, 17089, "simulator: the same, measured from the arrival of another request"),
+    KeptSeed(STRAIGHT, 2132, "simulator: an intruder's endpoint ran and failed, on a store that had lost its record"),
+    KeptSeed(STRAIGHT, 4028, "simulator: a token that was granted again beyond the last eight, with its caller gone"),
+    KeptSeed(STRAIGHT, 6369, "the same"),
+    *(KeptSeed(STRAIGHT, seed, "the same rule, in an earlier state of the simulation") for seed in (106, 225, 231)),
 )

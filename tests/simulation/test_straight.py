@@ -20,7 +20,7 @@ from tests.simulation.ablations.straight import CALM
 from tests.simulation.scenarios.interruptions import INTERRUPTIONS
 from tests.simulation.scenarios.straight import STRAIGHT, by_flows_only
 
-HISTORIES = 60
+HISTORIES = 150
 
 
 @contextmanager

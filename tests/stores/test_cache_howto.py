@@ -10,6 +10,7 @@ import pytest
 
 from retrysafe import RetrySafe
 from retrysafe.core.ops import List
+from retrysafe.stores.redis.cache import RedisCache
 from tests.opening import unique, with_option
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "postgres.md"
@@ -17,7 +18,9 @@ CODE = re.compile(r'^```python title="cached.py"\n(.*?)^```', re.MULTILINE | re.
 
 
 @pytest.mark.store("postgres", "redis")
-def test_the_second_answer_comes_from_redis(postgres_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_was_replayed_is_in_redis(
+    postgres_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DATABASE_URL", with_option(postgres_url, "table", unique()))
     monkeypatch.setenv("REDIS_URL", redis_url)
     (code,) = CODE.findall(PAGE.read_text())
@@ -25,7 +28,7 @@ def test_the_second_answer_comes_from_redis(postgres_url: str, redis_url: str, m
     exec(compile(code, str(PAGE), "exec"), page)
     safe = page["safe"]
     assert isinstance(safe, RetrySafe)
-    cached = page["RedisCache"](redis_url)
+    cached = RedisCache(redis_url)
     (record,) = safe.execute(List()).records
     found = cached.get(record.id)
     assert found is not None

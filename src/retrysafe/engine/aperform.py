@@ -120,8 +120,8 @@ class AsyncPerformer:
             reply: Any = await (pass_on(submitted) if goes_on else submitted)
         except asyncio.CancelledError as cause:
             if goes_on:
-                self._detach_task(op, submitted)
-            raise await self._finish_after_cancel(op, sealed, until, cause) from None
+                self._detach_submitted(op, sealed, submitted)
+            raise await self._finish_after_cancel(op, sealed, until, cause, goes_on) from None
         except StoreError as error:
             failed = (error, sent_at)
         else:
@@ -142,7 +142,7 @@ class AsyncPerformer:
         except asyncio.CancelledError as cause:
             if work is not None:
                 self._detach_task(op, work)
-            raise await self._finish_after_cancel(op, sealed, until, cause) from None
+            raise await self._finish_after_cancel(op, sealed, until, cause, goes_on) from None
         # A driver may lose a cancellation (before Python 3.12 `asyncio.wait_for` does, when what it waits for has
         # just ended). The task still counts the request, so the cancellation is raised here.
         if task is not None and task.cancelling() > cancels_before:
@@ -162,10 +162,10 @@ class AsyncPerformer:
         return self._sealer.unseal(stamp_asked(reply, sent_at, resent))
 
     async def _finish_after_cancel(
-        self, op: Op[Any], sealed: Op[Any], until: float | None, cause: asyncio.CancelledError
+        self, op: Op[Any], sealed: Op[Any], until: float | None, cause: asyncio.CancelledError, goes_on: bool
     ) -> CancelledDuringOp:
         """Find out how the operation of a cancelled caller ended: send it once more, and wait for the reply for a
-        limited time, also if the caller is cancelled again."""
+        limited time, also if the caller is cancelled again. `goes_on`: the first sending has its own follow-up."""
         work = asyncio.ensure_future(self._send(op, sealed, until))
         await finish_despite_cancellation(work, seconds=CANCEL_TIMEOUT_SECONDS)
         if not work.done():
@@ -179,6 +179,9 @@ class AsyncPerformer:
         error = work.exception()
         if error is not None and not isinstance(error, Exception):
             raise error
+        if not goes_on and isinstance(error, StoreError) and not isinstance(error, StoreUnclear):
+            # This sending did nothing. The first one was cut off, and may have been granted.
+            self._follow_up_claim(op, sealed)
         reply = None if error else work.result()
         if isinstance(reply, ClaimReply):
             reply = reply._replace(resent=True)  # the first sending may still arrive
@@ -193,6 +196,21 @@ class AsyncPerformer:
             work.add_done_callback(partial(self._release_late_grant, op))
         else:
             work.add_done_callback(self._discard_task)
+
+    def _detach_submitted(self, op: Op[Any], sealed: Op[Any], submitted: asyncio.Future[Any]) -> None:
+        """As `_detach_task`. What was submitted is not sent again by itself if its reply is lost, as `_send` does."""
+        self._detach_task(op, submitted)
+        submitted.add_done_callback(partial(self._follow_up_unanswered, op, sealed))
+
+    def _follow_up_unanswered(self, op: Op[Any], sealed: Op[Any], submitted: asyncio.Future[Any]) -> None:
+        if submitted.cancelled() or isinstance(submitted.exception(), StoreUnclear):
+            self._follow_up_claim(op, sealed)
+
+    def _follow_up_claim(self, op: Op[Any], sealed: Op[Any]) -> None:
+        """Nobody waits for this claim any more, and nobody knows whether it was granted."""
+        if isinstance(op, Claim) and op.lease > 0:
+            assert isinstance(sealed, Claim)
+            self._follow_up(release_orphaned(sealed))
 
     def _discard_task(self, work: asyncio.Future[Any]) -> bool:
         """Forget a task that has ended. True if it ended without an error."""
@@ -277,8 +295,7 @@ class AsyncPerformer:
         try:
             return decide(clock())
         except StoreUnclear:
-            if isinstance(op, Claim) and op.lease > 0:
-                self._follow_up(release_orphaned(op))
+            self._follow_up_claim(op, op)
             raise
 
     def _follow_up(self, flow: OrphanFlow, *, always: bool = False) -> None:

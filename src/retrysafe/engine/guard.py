@@ -289,9 +289,10 @@ def settle_released(task: Task, lease: Lease, note: str, events: Events) -> Flow
 
 
 def settle_unstarted(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:
-    """Nothing ran. If the store is away now, the key is released later: nobody needs to be asked about it."""
+    """Nothing ran: the claim is undone. If the store is away now, that is done later: nobody needs to be asked about
+    it. A key that was only released would stay bound to this request when its retry is redirected (I37)."""
     try:
-        yield from settle_released(task, lease, note, events)
+        yield from settle_withdrawn(task, lease, note, events)
     except StoreError:
         yield LeaveClaim(lease.id, lease.fence.token)
         raise

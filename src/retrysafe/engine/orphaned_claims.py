@@ -2,10 +2,11 @@
 
 A store that hangs may grant a claim after its caller has stopped waiting. The key would then have no living owner and
 lapse to `uncertain`, although nothing ran. So a claim that is given up is handed over to this module. The claim is sent
-again in the background until the store answers. A grant is released, and with that its token has ended: a copy of the
+again in the background until the store answers. A grant is withdrawn, and with that its token has ended: a copy of the
 claim that arrives later is refused (I32). That holds also if the sweeper has marked the record meanwhile: the process
-may have been stopped for minutes. If another caller owns the key, the record is looked up a few more times, because a
-copy of the claim may still be under way.
+may have been stopped for minutes. Of a first attempt nothing is left that binds the key to this request (I37). If
+another caller owns the key, the record is looked up a few more times, because a copy of the claim may still be under
+way.
 
 A caller that was refused, and one that owned the key and could not go on, leave in the same way (`LeaveClaim`).
 """
@@ -21,7 +22,7 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any
 
-from retrysafe.core.ops import Advance, Claim, ClaimReply, Lookup, LookupReply, Op, Release
+from retrysafe.core.ops import Advance, Claim, ClaimReply, Lookup, LookupReply, Op, Withdraw
 from retrysafe.core.records import Record
 from retrysafe.core.states import OPEN
 from retrysafe.errors import StoreError
@@ -71,13 +72,14 @@ def is_granted_to(record: Record | None, token: bytes) -> bool:
 
 
 def release_record(record: Record | None) -> OrphanFlow:
-    """Let go of a grant. An operation that was accepted or begun before it goes back to the worker: the worker looks
-    only for what rests at a recovery point, and an earlier attempt may have sent its first step."""
+    """Let go of a grant: nothing ran under it. An operation that was accepted or begun before it goes back to the
+    worker: the worker looks only for what rests at a recovery point, and an earlier attempt may have sent its first
+    step."""
     if record is None:
         return
     if record.on_lapse == "resume" and record.attempt > 1 and not record.point:
         yield from send_until_answered(Advance(record.id, record.fence, 1, "started", record.progress, "resume", 0))
-    yield from send_until_answered(Release(record.id, record.fence, ORPHANED_NOTE))
+    yield from send_until_answered(Withdraw(record.id, record.fence, ORPHANED_NOTE))
 
 
 def send_until_answered(op: Op[Any]) -> Generator[Op[Any] | float, Any, Any]:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from retrysafe.engine.aperform import AsyncPerformer
     from retrysafe.engine.trace import Trace, TraceCallback
     from retrysafe.operations.operation import Operation
+    from retrysafe.stores.caches import CacheSetting
+    from retrysafe.stores.tiered import MemoryCache
     from retrysafe.transactions.block import Block
 
 P = ParamSpec("P")
@@ -46,6 +48,7 @@ class RetrySafe:
     `namespace` separates applications that share a store; `policy` is what routes and functions start from;
     `keyring` encrypts what is stored; `on_event` is called with each event; `tx` says how to open your own transactions
     (a pool, a sessionmaker, "django:default"); `batching` sends calls that have to wait to the store together;
+    `cache` ("memory://", "redis://…") replays completed records without asking the store (docs/reference/stores.md);
     `forms="current"` writes new operations in forms that the release before this one refuses (docs/howto/deploying.md);
     `trace` is called with the name and duration of each claim, statement and settlement (docs/howto/tracing.md).
     """
@@ -64,6 +67,7 @@ class RetrySafe:
         on_event: EventHook | None = None,
         tx: Any = None,
         batching: bool = True,
+        cache: str | MemoryCache | None = None,
         forms: Literal["previous", "current"] = "previous",
         trace: TraceCallback | None = None,
     ) -> None:
@@ -86,7 +90,7 @@ class RetrySafe:
         self._sealer = Sealer(keyring)
         self._url = ""
         self._batching = batching
-        self._sync, self._async = self._open_stores(store, async_store)
+        self._sync, self._async = self._open_stores(store, async_store, cache)
         self.figures.store = (self._sync or self._async).capabilities.name  # type: ignore[union-attr]  # there is one
         if trace is not None and not callable(trace):
             raise UsageError(f"trace={trace!r}: give a function of one TraceEvent, or leave it out")
@@ -102,7 +106,7 @@ class RetrySafe:
             made(self)
 
     def _open_stores(
-        self, store: str | Store | None, async_store: AsyncStore | None
+        self, store: str | Store | None, async_store: AsyncStore | None, cache: str | MemoryCache | None
     ) -> tuple[Store | None, AsyncStore | None]:
         if store is None and async_store is None:
             store = os.environ.get("RETRYSAFE_URL") or None
@@ -112,14 +116,18 @@ class RetrySafe:
             # A private memory store has to be the same store in sync and async code.
             self._url = store + os.urandom(8).hex() if store == "memory://" else store
             find_backend(self._url)
+            setting = None if cache is None else _read_cache(cache)
+            on_batch = self.figures.observe_batch
             return (
-                open_store(self._url, batching=self._batching, on_batch=self.figures.observe_batch),
-                open_async_store(self._url, batching=self._batching, on_batch=self.figures.observe_batch),
+                open_store(self._url, batching=self._batching, on_batch=on_batch, cache=setting),
+                open_async_store(self._url, batching=self._batching, on_batch=on_batch, cache=setting),
             )
+        if cache is not None:
+            raise UsageError("cache= goes with a URL; put stores of your own into Tiered(store, cache)")
         if store is None and async_store is None:
             raise StoreURLError(
-                "RetrySafe() needs a store: RetrySafe('sqlite:///app.db'), a store of your own, or the environment "
-                "variable RETRYSAFE_URL"
+                "RetrySafe() needs a store: give its URL, RetrySafe('sqlite:///app.db'), or a store of your own, or "
+                "set the environment variable RETRYSAFE_URL (only commands read retrysafe.toml and [tool.retrysafe])"
             )
         if store is not None and not isinstance(store, Store):
             raise StoreURLError(
@@ -487,3 +495,9 @@ def _is_trace_logged() -> bool:
     that, and need not import it for this check."""
     logging = sys.modules.get("logging")
     return logging is not None and logging.getLogger("retrysafe.trace").isEnabledFor(logging.DEBUG)
+
+
+def _read_cache(given: str | MemoryCache) -> CacheSetting:
+    from retrysafe.stores.caches import CacheSetting  # few programs have a cache
+
+    return CacheSetting(given)

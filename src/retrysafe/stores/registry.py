@@ -18,31 +18,41 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from retrysafe.stores.batching.queue import OnBatch
+    from retrysafe.stores.caches import CacheSetting
 
 ENTRY_POINT_GROUP = "retrysafe.stores"
 
 _EXAMPLES = "sqlite:///app.db, postgresql://user@host/db, redis://host:6379/0, memory://"
 
 
-def open_store(url: str, *, batching: bool = False, on_batch: OnBatch | None = None) -> Store:
+def open_store(
+    url: str, *, batching: bool = False, on_batch: OnBatch | None = None, cache: CacheSetting | None = None
+) -> Store:
     """A sync store. It connects at first use, and again in each process that is forked from this one.
 
     With `batching`, concurrent calls of several threads are sent together (stores/batching); `on_batch` is called with
-    each batch.
+    each batch. With `cache`, completed records are replayed from there (stores/caches.py).
     """
     backend = find_backend(url)
-    return ForkSafeStore(
-        backend.capabilities, lambda: _wrap_batching(backend.open(url), on_batch) if batching else backend.open(url)
-    )
+
+    def open_one() -> Store:
+        store = _wrap_batching(backend.open(url), on_batch) if batching else backend.open(url)
+        return store if cache is None else cache.wrap(store)
+
+    return ForkSafeStore(backend.capabilities if cache is None else cache.declare(backend.capabilities), open_one)
 
 
-def open_async_store(url: str, *, batching: bool = False, on_batch: OnBatch | None = None) -> AsyncStore:
-    """An async store. It connects at first use, once per event loop. `batching`: as in `open_store`."""
+def open_async_store(
+    url: str, *, batching: bool = False, on_batch: OnBatch | None = None, cache: CacheSetting | None = None
+) -> AsyncStore:
+    """An async store. It connects at first use, once per event loop. `batching` and `cache`: as in `open_store`."""
     backend = find_backend(url)
-    return PerLoopStore(
-        backend.capabilities,
-        lambda: _wrap_async_batching(backend.open_async(url), on_batch) if batching else backend.open_async(url),
-    )
+
+    def open_one() -> AsyncStore:
+        store = _wrap_async_batching(backend.open_async(url), on_batch) if batching else backend.open_async(url)
+        return store if cache is None else cache.wrap_async(store)
+
+    return PerLoopStore(backend.capabilities if cache is None else cache.declare(backend.capabilities), open_one)
 
 
 def _wrap_batching(store: Store, on_batch: OnBatch | None = None) -> Store:

@@ -1,7 +1,7 @@
 """A cache in front of a durable store, for completed records, which do not change any more.
 
-    cache = MemoryCache()
-    safe = RetrySafe(Tiered(open_store(url), cache), async_store=AsyncTiered(open_async_store(url), cache))
+    safe = RetrySafe(url, cache="memory://")                # or redis://…: see caches.py
+    store = Tiered(open_store(url), MemoryCache())          # the same by hand, for a store or cache of your own
 
 The cache answers only replays. Every grant comes from the store: a cache may lose entries, and the operation of a lost
 claim would run twice. An entry ends with its record at the latest (I12). `ttl` limits how long another process may
@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -93,11 +93,12 @@ def add_caching(declared: Capabilities) -> Capabilities:
 
 
 class Tiered(StoreWrapper):
-    """A sync store behind a cache."""
+    """A sync store behind a cache. `on_close` is called after the store was closed, to close the cache."""
 
-    def __init__(self, store: Store, cache: Cache) -> None:
+    def __init__(self, store: Store, cache: Cache, *, on_close: Callable[[], None] | None = None) -> None:
         super().__init__(store)
         self._cache = cache
+        self._on_close = on_close
 
     @property
     def capabilities(self) -> Capabilities:
@@ -124,12 +125,24 @@ class Tiered(StoreWrapper):
         if seen is not None:
             self._cache.put(seen, compute_seconds_left(seen, self._cache.ttl))
 
+    def close(self) -> None:
+        super().close()
+        if self._on_close is not None:
+            self._on_close()
+
 
 class AsyncTiered(AsyncStoreWrapper):
     """An async store behind a cache. One MemoryCache can serve a sync and an async store."""
 
-    def __init__(self, store: AsyncStore, cache: AsyncCache | MemoryCache) -> None:
+    def __init__(
+        self,
+        store: AsyncStore,
+        cache: AsyncCache | MemoryCache,
+        *,
+        on_close: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         super().__init__(store)
+        self._on_close = on_close
         self._cache: AsyncCache = AsyncMemoryCache(cache) if isinstance(cache, MemoryCache) else cache
 
     @property
@@ -161,6 +174,11 @@ class AsyncTiered(AsyncStoreWrapper):
         seen = build_cache_entry(op, reply)
         if seen is not None:
             await self._cache.put(seen, compute_seconds_left(seen, self._cache.ttl))
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        if self._on_close is not None:
+            await self._on_close()
 
 
 # The cache in this process ------------------------------------------------------------------------
@@ -211,6 +229,10 @@ class MemoryCache:
     def drop(self, record_id: bytes) -> None:
         with self._lock:
             self._remove(record_id)
+
+    def make_empty(self) -> MemoryCache:
+        """A cache with the same bounds and nothing in it."""
+        return MemoryCache(entries=self._entries, size=self._limit, ttl=self.ttl, clock=self._clock)
 
     def _remove(self, record_id: bytes) -> None:
         found = self._kept.pop(record_id, None)

@@ -434,17 +434,18 @@ class Exchange:
         return (yield from self.give_back_flow("its answer was not final"))
 
     def release_unstarted(self) -> Flow[Response | None]:
-        """Release the key because the application was not called. The store refuses it if another owner has the key."""
-        return (yield from self.give_back_flow("it did not begin before its lease was over", unstarted=True))
+        """Undo the claim because the application was not called. The store refuses it if another owner has the key."""
+        self._withdraws = True
+        return (yield from self.give_back_flow("it did not begin before its lease was over"))
 
-    def give_back_flow(self, note: str, *, unstarted: bool = False) -> Flow[Response | None]:
+    def give_back_flow(self, note: str) -> Flow[Response | None]:
         grant = self._require_grant()
         give_back = settle_withdrawn if self._withdraws else settle_released
         try:
             yield from give_back(grant.task, grant.lease, note, self.settings.safe.events)
         except StoreError as error:
             self._log_unsettled(grant, error)  # the lease lapses by itself
-            if unstarted:
+            if self._withdraws:  # nothing ran: nobody needs to be asked
                 yield LeaveClaim(grant.lease.id, grant.lease.fence.token)
         finally:
             self._end_claim(0)

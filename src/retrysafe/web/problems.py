@@ -147,9 +147,9 @@ UNRECORDED = Problem(
     True, False,
 )  # fmt: skip
 LOST = Problem(
-    "unknown", "lease-lost", "Another attempt has taken over",
-    "This attempt took so long that another one replaced it. Send the same request with the same key again to get the "
-    "answer that counts.",
+    "unknown", "lease-lost", "This attempt no longer owns its key",
+    "Another attempt replaced this one because it took too long, or the store lost the key. This attempt may have done "
+    "its work, but its answer is not stored. Send the same request with the same key again; never use a new key.",
     True, False,
 )  # fmt: skip
 CORRUPT = Problem(

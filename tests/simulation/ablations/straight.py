@@ -190,6 +190,11 @@ async def _execute_quietly(performer: AsyncPerformer, op: Any) -> None:
         return
 
 
+def leave_unanswered(original: Any) -> Any:
+    """A claim that was submitted, and whose caller left before its reply was lost, is nobody's."""
+    return lambda self, op, sealed, submitted: None
+
+
 FLOWS: Patch = together(
     substitute(AsyncExchange, "_send_claim", lambda original: send_by_flow),
     substitute(AsyncExchange, "settle_answer", lambda original: settle_by_flow),
@@ -246,6 +251,12 @@ ABLATIONS = (
         BURNT,
         substitute(FirstReply, "__init__", drop_held_grants),
         CALM,
+    ),
+    Ablation(
+        "a submitted claim whose reply is lost is not followed up",
+        BURNT,
+        substitute(AsyncPerformer, "_follow_up_unanswered", leave_unanswered),
+        Situation(STRAIGHT, PLAIN),
     ),
     Ablation(
         "a plain completion that was refused",

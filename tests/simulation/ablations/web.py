@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import Any
 
 from retrysafe.core import judge as judging
 from retrysafe.core import keys as keying
 from retrysafe.core.fingerprint import fingerprint_body
-from retrysafe.core.ops import Claim
+from retrysafe.core.ops import Claim, Release
 from retrysafe.core.records import Fingerprint
 from retrysafe.core.states import State
-from retrysafe.engine import guard
+from retrysafe.engine import guard, orphaned_claims
+from retrysafe.engine.effects import LeaveClaim
 from retrysafe.web import exchange as exchanging
 from retrysafe.web import fingerprints
 from retrysafe.web.asgi import IdempotencyMiddleware
@@ -140,6 +142,41 @@ def begin_anyway(original: Any) -> Any:
     return check_late_start
 
 
+def only_release(original: Any) -> Any:
+    """A first attempt under which nothing ran binds its key to its request."""
+
+    def release_record(record: Any) -> Any:
+        if record is None or record.attempt > 1 or record.point:
+            return (yield from original(record))
+        note = orphaned_claims.ORPHANED_NOTE
+        return (yield from orphaned_claims.send_until_answered(Release(record.id, record.fence, note)))
+
+    return release_record
+
+
+def only_release_unstarted(original: Any) -> Any:
+    return guard.settle_released
+
+
+def give_back_once(original: Any) -> Any:
+    """A withdrawal that does not reach the store is not made up for."""
+
+    def give_back_flow(self: Exchange, note: str) -> Any:
+        flow = original(self, note)
+        with contextlib.suppress(StopIteration):
+            effect = next(flow)
+            while not isinstance(effect, LeaveClaim):
+                try:
+                    reply = yield effect
+                except Exception as error:
+                    effect = flow.throw(error)
+                else:
+                    effect = flow.send(reply)
+            flow.send(None)
+
+    return give_back_flow
+
+
 ABLATIONS = (
     Ablation(
         "an application begins however late",
@@ -192,6 +229,21 @@ ABLATIONS = (
         "I30 convergence",
         always(exchanging, "should_withdraw", False),
         Situation(WEB, ("redirected",), change(senders=1)),
+    ),
+    Ablation(
+        "a claim under which nothing ran binds its key",
+        "I30 convergence",
+        together(
+            substitute(orphaned_claims, "release_record", only_release),
+            substitute(guard, "settle_unstarted", only_release_unstarted),
+        ),
+        Situation(WEB, ("redirected",)),
+    ),
+    Ablation(
+        "a withdrawal that is lost is not followed up",
+        "I32 nothing is burnt",
+        substitute(Exchange, "give_back_flow", give_back_once),
+        Situation(WEB, ("redirected",)),
     ),
     Ablation(
         "an invalid body burns its key",

@@ -31,6 +31,11 @@ PUT_BACK: dict[str, tuple[str, ...]] = {
     "A process was stopped for minutes (frozen, suspended) after its claim": ("a claim that was swept is left",),
     "A caller left without its key, and with a grant": ("a caller that leaves does not look back",),
     "A cancelled caller left its key behind": ("what a cancelled caller is granted late is released once",),
+    "A caller was cancelled while its claim was under way": (
+        "a submitted claim whose reply is lost is not followed up",
+    ),
+    "A claim that was withdrawn after a router's redirect": ("a withdrawal that is lost is not followed up",),
+    "a first attempt under which nothing had run": ("a claim under which nothing ran binds its key",),
     "A lower-case method went past": ("a lower-case method goes past",),
     "`/a%2Fb` got the answer of `/a/b`": ("an escaped slash is a slash",),
     "a router's redirect (307, 308": ("a router's redirect is stored", "every redirect is withdrawn"),

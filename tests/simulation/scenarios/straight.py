@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from retrysafe import RetrySafe
 from retrysafe.core.ops import Op
 from retrysafe.policy import Policy
 from retrysafe.testing.simulation import AppHost, ClientReply, Handler, Purchase, Scenario
+from retrysafe.testing.simulation.requests import REQUEST
 from retrysafe.web.asgi import IdempotencyMiddleware
 from retrysafe.web.sync_async import AsyncExchange
 from tests.simulation.scenarios.base import Response, answer, report, send_request, start_actor, to_reply
@@ -32,17 +33,22 @@ KINDS = ("executed", "submitted", "large", "waiting", "tenant", "again")
 own; `again` may run again when its lease is over, charges with a key of its own, and says who has answered."""
 WOKEN_WITHIN_SECONDS = 1.0
 """A waiter is woken when the answer is stored. It looks by itself only every two seconds or more seldom."""
+WOKEN = "waiters are woken"
 GOES_HOME_SECONDS = 600.0
 WORK_SECONDS = 4.0
 """How long the work takes that others wait for, or that is begun again."""
 
 
+WORK = ("receives", "sends", "answers", "served", "broken", "resolved", "clock set")
+"""What happens on a host without a disturbance. Waiting goes by a clock that nobody sets."""
+
+
 class SubmittingStore:
     """The store of one process, with the verb `submit` and with notifications within the process."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, true_time: Callable[[], float], on_unheard: Callable[[float], None]) -> None:
         self.capabilities = replace(store.capabilities, wakes=True)
-        self._store = store
+        self._store, self._true_time, self._on_unheard = store, true_time, on_unheard
         self._waiting: dict[bytes, asyncio.Event] = {}
 
     def submit(self, op: Op[Any]) -> asyncio.Future[Any]:
@@ -62,12 +68,13 @@ class SubmittingStore:
             event.set()
 
     async def wait(self, record_id: bytes, seconds: float) -> None:
-        event = self._waiting.setdefault(record_id, asyncio.Event())
+        event, began = self._waiting.setdefault(record_id, asyncio.Event()), self._true_time()
         try:
             async with asyncio.timeout(seconds):
                 await event.wait()
         except TimeoutError:
-            return
+            if not event.is_set():
+                self._on_unheard(began)
 
     async def migrate(self) -> list[str]:
         return []
@@ -78,7 +85,15 @@ class SubmittingStore:
 
 def deploy(node: AppHost) -> Handler:
     provider, store = node.provider, node.safe.async_store
-    submitting = RetrySafe(async_store=SubmittingStore(store), namespace=node.safe.namespace)
+
+    def judge_listener(began: float) -> None:
+        """Nobody woke this waiter. Had the answer been given meanwhile?"""
+        request = REQUEST.get()
+        if request is not None and any(at > began for at in list_times(node, "served", request.purchase)):
+            report(node, WOKEN, f"{request.purchase} listened since {began:.3f} s, and nobody told it of its answer")
+
+    waking = SubmittingStore(store, lambda: provider.now, judge_listener)
+    submitting = RetrySafe(async_store=waking, namespace=node.safe.namespace)
 
     async def endpoint(scope: Any, receive: Any, send: Any) -> None:
         kind, _, name = scope["path"].strip("/").partition("/")
@@ -103,7 +118,8 @@ def deploy(node: AppHost) -> Handler:
         start_actor(intrude(node, apps))
 
     async def handle(purchase: Purchase) -> ClientReply:
-        provider.history.note(provider.now, node.host.name, "receives", purchase.name, kind=purchase.kind)
+        asked = provider.now
+        provider.history.note(asked, node.host.name, "receives", purchase.name, kind=purchase.kind)
         hurried = (0.0005, 0.001, 0.002, 0.003, 0.004, 0.006, 0.1, 3.0, 60.0)
         patience = asyncio.timeout(random.choice(hurried) if provider.now < GOES_HOME_SECONDS else 60.0)
         try:
@@ -113,7 +129,7 @@ def deploy(node: AppHost) -> Handler:
             return ClientReply(503, b"cancelled")
         if patience.expired():
             report(node, "I29 cancellations arrive", f"a cancelled request of {purchase.name} was told {response}")
-        return judge_answer(node, purchase, response)
+        return judge_answer(node, purchase, response, asked)
 
     return handle
 
@@ -124,7 +140,7 @@ async def send_purchase(app: Any, purchase: Purchase) -> Response:
     return await send_request(app, f"/{purchase.kind}/{purchase.name}", purchase.key)
 
 
-def judge_answer(node: AppHost, purchase: Purchase, response: Response) -> ClientReply:
+def judge_answer(node: AppHost, purchase: Purchase, response: Response, asked: float) -> ClientReply:
     history, now = node.provider.history, node.provider.now
     if purchase.kind == "large" and response.status < 300 and b"charge" not in response.body:
         report(node, "S8 no empty replay", f"{purchase.name} was told {response.status} without its answer")
@@ -132,13 +148,25 @@ def judge_answer(node: AppHost, purchase: Purchase, response: Response) -> Clien
         return ClientReply(410, b"done")
     if purchase.kind == "waiting" and response.status == 201:
         replayed = "idempotent-replayed" in response.headers
-        told = [event.at for event in history.find("served", purchase.name) if event.where == node.host.name]
-        asked = [event.at for event in history.find("receives", purchase.name) if event.where == node.host.name]
-        if replayed and told and asked[-1] < told[0] and now - told[0] > WOKEN_WITHIN_SECONDS:
-            report(node, "waiters are woken", f"{purchase.name} was told {now - told[0]:.1f} s after its answer")
+        told = list_times(node, "served", purchase.name)
+        late = replayed and told and asked < told[0] and now - told[0] > WOKEN_WITHIN_SECONDS
+        if late and not is_disturbed(node, asked):
+            report(node, WOKEN, f"{purchase.name} was told {now - told[0]:.1f} s after its answer")
         if not replayed:
             history.note(now, node.host.name, "served", purchase.name)
     return to_reply(response)
+
+
+def list_times(node: AppHost, what: str, about: str) -> list[float]:
+    """When something happened to a purchase on this host."""
+    return [event.at for event in node.provider.history.find(what, about) if event.where == node.host.name]
+
+
+def is_disturbed(node: AppHost, since: float) -> bool:
+    """Whether something disturbed this host, its messages or the store at a moment or after it. A waiter that was woken
+    asks the store, which takes as long as its messages need; and who waits for a reply does not listen."""
+    events = [event for event in node.provider.history.events if event.where in (node.host.name, "store")]
+    return any(event.at + event.data.get("seconds", 0.0) >= since for event in events if event.what not in WORK)
 
 
 async def intrude(node: AppHost, apps: dict[str, Any]) -> None:
@@ -150,7 +178,12 @@ async def intrude(node: AppHost, apps: dict[str, Any]) -> None:
         kinds = [event.data["kind"] for event in events if event.what == "receives"]
         if not kinds or kinds[0] == "tenant" or not any(event.what == "sends" for event in events):
             continue
-        response = await send_request(apps[kinds[0]], f"/{kinds[0]}/{name}", f"key-{name}", body=b'{"intruder": 1}')
+        path = f"/{kinds[0]}/{name}"
+        try:
+            response = await send_request(apps[kinds[0]], path, f"key-{name}", body=b'{"intruder": 1}')
+        except (ConnectionError, TimeoutError) as error:  # of the endpoint: it was run for the intruder
+            report(node, "I8 mismatch", f"another body with the key of {name} was run, and met {error!r}")
+            continue
         if response.status < 300 or b'"charge"' in response.body:
             report(node, "I8 mismatch", f"another body with the key of {name} was answered {response.status}")
 

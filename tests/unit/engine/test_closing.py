@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from retrysafe import KeyRing, Policy, RetrySafe
-from retrysafe.core.ops import Claim, Complete, Op, Release
+from retrysafe.core.ops import Claim, Complete, Op, Withdraw
 from retrysafe.core.states import State
 from retrysafe.engine import aperform
 from retrysafe.testing import builders
@@ -172,7 +172,7 @@ def test_a_child_gives_back_what_it_gave_up_although_its_parent_had_a_thread_for
     def give_back() -> None:
         store.before = lambda op: None
         leftovers.add(builders.claim("child's", now=None))
-        store.wait_for(Release, 1)
+        store.wait_for(Withdraw, 1)
 
     in_a_child(give_back)
     go.set()

@@ -181,7 +181,7 @@ def test_stopped_before_it_began_is_released(stop: BaseException, failures: Any)
     flow = guarded(task(failures=failures))
     flow.reply(granted(flow.effect))
     flow.fail(stop)
-    assert isinstance(flow.effect, Release)
+    assert isinstance(flow.effect, Withdraw)
     assert "before it began" in flow.effect.note
     assert flow.reply(True).error is stop
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from retrysafe import RetrySafe
-from retrysafe.core.ops import Claim, Release, Renew
+from retrysafe.core.ops import Claim, Renew, Withdraw
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine import aperform, heartbeat, perform
@@ -93,7 +93,7 @@ async def test_taken_over_meanwhile(still: Still, mode: str) -> None:
     work, still.meanwhile = Work(), still.take_over
     with pytest.raises(LeaseLost):
         await guarded(still, mode, work)
-    assert (work.seen, still.seen) == ([], [Claim, Renew, Release])
+    assert (work.seen, still.seen) == ([], [Claim, Renew, Withdraw])
     (record,) = still.memory._records.values()
     assert (record.state, record.attempt) == (State.CLAIMED, 2), "the other one's, untouched"
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from retrysafe import RetrySafe
-from retrysafe.core.ops import Claim, ClaimReply, Lookup, Op, Release, Renew, Suspect
+from retrysafe.core.ops import Claim, ClaimReply, Lookup, Op, Release, Renew, Suspect, Withdraw
 from retrysafe.core.outcomes import Busy
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
@@ -41,7 +41,7 @@ def call_in_a_thread(store: Watched, work: Work) -> None:
     try:
         safe.guard(task(Policy()), work)
     finally:
-        settled(lambda: store.count(Release) > 0, PATIENCE, "the grant to be released")
+        settled(lambda: store.count(Withdraw) > 0, PATIENCE, "the grant to be released")
         safe.close()
 
 
@@ -57,7 +57,7 @@ def call_on_a_loop(store: Watched, work: Work) -> None:
             await safe.aguard(task(Policy()), work)
         finally:
             async with asyncio.timeout(PATIENCE):
-                while not store.count(Release):
+                while not store.count(Withdraw):
                     await asyncio.sleep(0.001)
             await safe.aclose()
 
@@ -160,7 +160,7 @@ def test_a_call_that_never_began_and_could_not_say_so_is_released_later(
     def script(op: Op[Any], carry_out: Callable[[], Any]) -> Any:
         if isinstance(op, Lookup):
             back.append(1)
-        if isinstance(op, Renew | Release) and not back:
+        if isinstance(op, Renew | Withdraw) and not back:
             raise StoreUnavailable("the disk is full")
         return carry_out()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from retrysafe import RetrySafe
-from retrysafe.core.ops import Claim, Complete, Lookup, Release, Suspect
+from retrysafe.core.ops import Claim, Complete, Lookup, Suspect, Withdraw
 from retrysafe.core.states import State
 from retrysafe.engine import aperform, resending
 from retrysafe.errors import StoreUnavailable, StoreUnclear
@@ -132,7 +132,7 @@ async def test_cancelled_while_claiming_gives_the_key_back_and_never_runs() -> N
         await caller
     assert work.seen == []
     assert state(store) is State.RELEASED
-    assert [type(op) for op in store.watched.seen] == [Claim, Claim, Release]
+    assert [type(op) for op in store.watched.seen] == [Claim, Claim, Withdraw]
 
 
 async def test_cancelled_while_completing_is_completed() -> None:

@@ -259,7 +259,7 @@ async def test_a_call_that_is_cancelled_during_its_claim_says_what_became_of_it(
     ended = next(event for event in events if event.name == "claim.failed")
     assert ended.details["reply"] == "granted"
     assert ended.details["error"] == "CancelledError"
-    assert [event.details["op"] for event in events if event.name == "settle.complete"] == ["Release"]
+    assert [event.details["op"] for event in events if event.name == "settle.complete"] == ["Withdraw"]
     await safe.aclose()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from retrysafe import RetrySafe
-from retrysafe.core.ops import Release, Renew
+from retrysafe.core.ops import Renew, Withdraw
 from retrysafe.engine import circuit, orphaned_claims, resending
 from retrysafe.engine.clock import clock
 from retrysafe.engine.heartbeat import Heartbeat, Lease
@@ -84,7 +84,7 @@ def test_what_was_given_up_is_given_back_when_the_next_one_is(
             safe.execute(claim(f"k{number}", now=None))
     assert len(refused) == 1
     silent.clear()
-    store.wait_for(Release, 2)
+    store.wait_for(Withdraw, 2)
     safe.close()
 
 

@@ -41,6 +41,11 @@ def _decode_entry(text: Any) -> CachedRecord | None:
         return None
 
 
+def check_cache_url(url: str, ttl: float = DEFAULT_TTL_SECONDS) -> None:
+    """Raise if no cache can be made of this."""
+    _parse_cache_url(url, ttl)
+
+
 def _parse_cache_url(url: str, ttl: float) -> tuple[str, str]:
     if ttl <= 0:
         raise UsageError(f"ttl={ttl}: give seconds, more than zero")

@@ -90,6 +90,7 @@ class Person:
                 attempt=record.attempt,
             )
         except (NotUncertain, RetrySafeError):
+            self._stage.note("person", "resolved unheard", about, happened=bool(charges))
             return
         self._stage.note("person", "resolved", about, happened=bool(charges))
 

@@ -67,13 +67,15 @@ class Watch:
         self._claimants: dict[bytes, ClientRequest] = {}
         """The request that sent each claim, by its token."""
         self._owners: dict[bytes, tuple[ClientRequest, float]] = {}
-        """The request that was granted a token, and when."""
+        """The request that was granted a token, and when last."""
         self._answered: dict[int, float] = {}
         """When each request was answered."""
         self._unclear_claims: set[bytes] = set()
         self._refused_claims: set[bytes] = set()
         """The tokens of claims of which a sending was not answered, and of which the last answer was a refusal or an
         error."""
+        self._refused_at: dict[bytes, float] = {}
+        """When a claim was refused that was not sent again since: from then on its caller has left it."""
         self._sent_tokens: set[bytes] = set()
         self._sent_requests: set[int] = set()
 
@@ -112,6 +114,7 @@ class Watch:
     def watch_sent_claim(self, op: Claim) -> None:
         """A claim is sent. Runs at the sender, and knows for which request."""
         request = REQUEST.get()
+        self._refused_at.pop(op.token, None)
         if request is not None:
             self._claimants.setdefault(op.token, request)
 
@@ -125,6 +128,7 @@ class Watch:
             self._refused_claims.discard(op.token)
         else:
             self._refused_claims.add(op.token)
+            self._refused_at[op.token] = self._loop.now
 
     def _watch_claim(self, op: Claim, reply: Any, before: Record | None, after: Record | None, now: int) -> None:
         assert isinstance(reply, ClaimReply)
@@ -141,8 +145,9 @@ class Watch:
         if fences.setdefault((after.attempt, after.token), after.run) != after.run:
             self._report("I3 fences are new", f"a new life of {op.key} has the fence of an older one")
         request = self._claimants.get(op.token)
-        if request is not None:
-            self._owners.setdefault(op.token, (request, self._loop.now))
+        if request is not None and (before is None or before.token != op.token or op.token not in self._owners):
+            # Of a token that is granted again, beyond the last eight attempts (rule 13), the last grant counts.
+            self._owners[op.token] = (request, self._loop.now)
         if before is None or before.token == op.token:
             return
         if before.state is State.CLAIMED and before.lease_until > now:
@@ -219,7 +224,8 @@ class Watch:
         back by the process that asked for it, whenever it hears of the grant or wakes up. Three grants are nobody's:
 
         - the process died, or is still stopped: nobody else can know that nothing ran;
-        - a copy of the claim arrived when its caller had left, after the last look (ORPHAN_LOOKUP_SECONDS);
+        - a copy of the claim arrived when its caller had left, after the last look (ORPHAN_LOOKUP_SECONDS), also if its
+          token had been granted and ended before, beyond the last eight attempts (rule 13);
         - the store had answered every sending, and granted none (another owner had the key, or nothing was done): there
           is no copy to wait for, unless the network itself made one.
         """
@@ -231,7 +237,9 @@ class Watch:
             return False
         if record.token not in self._unclear_claims and record.token in self._refused_claims:
             return False
-        left_at = self._answered.get(request.number, granted_at)
+        # A handler may go on after the refusal of its claim: it follows a redirect, for one.
+        answered_at = self._answered.get(request.number, granted_at)
+        left_at = min(answered_at, self._refused_at.get(record.token, answered_at))
         return granted_at - left_at < sum(ORPHAN_LOOKUP_SECONDS)
 
     def _watch_reaping(self, before: list[Record]) -> None:
