@@ -14,6 +14,8 @@ class Text(NamedTuple):
     client: str
     operator: str
     prevent: str
+    identifiers: str = ""
+    """What needs a word below the table of identifiers."""
 
 
 NOTHING_TO_DO = "Nothing. The client can correct this by itself."
@@ -62,8 +64,9 @@ TEXTS: dict[str, Text] = {
     "in-progress": Text(
         "Another request with the same key is running now, or its process died and its lease has not lapsed yet.",
         SAME_KEY + " Do not make a new key: the first request may succeed.",
-        "Nothing in normal operation. If one key stays in progress for longer than its lease, look at it with "
-        "`retrysafe keys show`.",
+        "Nothing in normal operation. If one key stays in progress much longer than the route normally takes: "
+        "`retrysafe keys why KEY`. A process that works renews its lease, so a key can be in progress for longer than "
+        "one lease.",
         "Use `Policy(busy=\"wait\")` if clients should wait for the first answer. "
         "[409 or wait](../explanation/conflict-or-wait.md) helps you choose.",
     ),
@@ -130,6 +133,9 @@ TEXTS: dict[str, Text] = {
         "Use [an operation](../howto/operations.md) for calls to other systems, [a transaction]"
         "(../howto/transactions.md) for work in your database, "
         "or `Policy(abandoned=\"rerun\")` if running twice is harmless.",
+        "`retry_same_key` is yes, because sending the same key again is always safe: nothing runs twice. `retryable` "
+        "is no, because a retry alone changes nothing: a loop in your code would get the same error until an operator "
+        "has resolved the key.",
     ),
     "outcome-unrecorded": Text(
         "The work was done, but the store could not be reached for so long that the answer could not be stored.",

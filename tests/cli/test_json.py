@@ -244,6 +244,17 @@ def test_rollout(check: Callable[..., list[Any]], tmp_path: Path) -> None:
     check("rollout", str(tmp_path / "none.json"), code=3, lines=0)
 
 
+def test_rollout_counts_its_rows_and_sources(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    census = KeyUsageStats()
+    census.count("POST /pay", "a", "keyed")
+    census.write(tmp_path / "one.json")
+    one = str(tmp_path / "one.json")
+    assert main(["rollout", one]) == 0
+    assert "1 row from 1 source\n" in capsys.readouterr().err
+    assert main(["rollout", one, one]) == 0
+    assert "1 row from 2 sources\n" in capsys.readouterr().err
+
+
 class Shop(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from retrysafe.cli import exits
-from retrysafe.cli.output import ProgressLine, print_json, print_note, print_pairs
+from retrysafe.cli.output import ProgressLine, format_count, print_json, print_note, print_pairs
 from retrysafe.cli.parsing import add_json, add_reason
 from retrysafe.cli.session import Audit, Session, make_entry, open_session
 from retrysafe.cli.signals import gate
@@ -169,5 +169,6 @@ def print_receipt(args: argparse.Namespace, receipt: dict[str, Any], note: str) 
     left = sum(receipt[name] for name in LEFT)
     if left:
         listing = build_command("keys", "list", "--scope", args.scope, namespace=receipt["namespace"])
-        print_note(f"{left} records were left; finish them and erase again: {listing}")
+        were, them = ("was", "it") if left == 1 else ("were", "them")
+        print_note(f"{format_count(left, 'record')} {were} left; finish {them} and erase again: {listing}")
     return exits.REFUSED if left else exits.DONE

@@ -13,6 +13,7 @@ from retrysafe.cli import exits, key_actions
 from retrysafe.cli.output import (
     ENCRYPTED,
     ProgressLine,
+    format_count,
     make_progress_reporter,
     print_json,
     print_note,
@@ -261,7 +262,9 @@ def run_export(args: argparse.Namespace) -> int:
         check_written(args, session, number + unreadable)
     print_note(f"{number} written")
     if unreadable:
-        print_note(f"{unreadable} records could not be read and are missing: give --app, which has the key ring")
+        are = "is" if unreadable == 1 else "are"
+        which = f"{format_count(unreadable, 'record')} could not be read and {are} missing"
+        print_note(f"{which}: give --app, which has the key ring")
     return exits.REFUSED if unreadable else exits.DONE
 
 

@@ -103,7 +103,7 @@ def add_parser(commands: Any) -> None:
     listing.add_argument(
         "--after", default="", metavar="CURSOR", help="with --state: continue a list that ended at its limit"
     )
-    _add_verb(verbs, "show", "show one run and its ledger", run_show, run=True)
+    _add_verb(verbs, "show", "show one run and its journal", run_show, run=True)
     acts = (
         ("resume", "resume one run now, from its recovery point", run_resume),
         ("undo", "undo one run: every step that began, in reverse order", run_undo),

@@ -86,6 +86,11 @@ def _print_aligned(columns: Sequence[str], rows: list[list[str]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
+def format_count(number: int, noun: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def print_note(text: str, end: str = "\n") -> None:
     """For people, on standard error: standard output has only the result. A note that cannot be written is lost."""
     with suppress(OSError):
