@@ -183,7 +183,7 @@ def test_batches_read_only_their_own_rows(at: MysqlLocation, url: str) -> None:
         packet = next(plan)
         try:
             while True:
-                packet = plan.send(_send_packet(connection, at.url, packet))
+                packet = plan.send(_send_packet(connection, at.url, packet, batch=True))
         except StopIteration as done:
             return done.value[0]  # type: ignore[no-any-return]
 

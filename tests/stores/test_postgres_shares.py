@@ -21,10 +21,11 @@ from retrysafe.stores.memory import MemoryStore
 from retrysafe.stores.postgres import deadline
 from retrysafe.stores.postgres.aio import AsyncPostgresStore
 from retrysafe.stores.postgres.dialect import DIALECT, parse_url
-from retrysafe.stores.postgres.shares import AsyncShares, Shares, compute_shares, use_of
+from retrysafe.stores.postgres.errors import no_share_error
 from retrysafe.stores.postgres.sync import PostgresStore
 from retrysafe.stores.registry import open_store
 from retrysafe.stores.sql.plans import SqlPlans
+from retrysafe.stores.sql.shares import AsyncShares, Shares, compute_shares, use_of
 from retrysafe.testing.builders import claim, complete, record_of, renew
 from tests.opening import store_url, with_option
 from tests.waiting import until
@@ -184,7 +185,7 @@ def test_uses() -> None:
 
 
 def test_a_share_that_is_used_up_is_waited_for_as_long_as_for_the_pool() -> None:
-    shares = Shares(2, timeout=0.01)
+    shares = Shares(2, 0.01, no_share_error)
     shares.enter("alone")
     for use in ("alone", "batch"):
         with pytest.raises(PoolTimeout, match=r"in use for 0\.01 s"):
@@ -196,7 +197,7 @@ def test_a_share_that_is_used_up_is_waited_for_as_long_as_for_the_pool() -> None
 
 
 async def test_a_share_of_tasks_that_is_used_up_is_waited_for_as_long_as_for_the_pool() -> None:
-    shares = AsyncShares(2, timeout=0.01)
+    shares = AsyncShares(2, 0.01, no_share_error)
     await shares.enter("alone")
     for use in ("alone", "batch"):
         with pytest.raises(PoolTimeout, match=r"in use for 0\.01 s"):
@@ -207,7 +208,7 @@ async def test_a_share_of_tasks_that_is_used_up_is_waited_for_as_long_as_for_the
 
 
 def test_a_pool_without_a_limit_has_no_shares() -> None:
-    shares = Shares(0, timeout=0.0)
+    shares = Shares(0, 0.0, no_share_error)
     for _ in range(100):
         shares.enter("alone")
 

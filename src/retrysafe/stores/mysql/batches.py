@@ -94,8 +94,8 @@ def _write(texts: Mapping[str, str], ops: Sequence[Any], quoted: Quoted) -> Plan
     kinds = {kind: sorted((op for op in ops if type(op) is kind), key=_ID) for kind in BATCHES}
     kinds = {kind: group for kind, group in kinds.items() if group}
     now = ops[0].now
-    statements = [_build_statement(texts, BATCHES[kind], group, quoted) for kind, group in kinds.items()]
-    clock = _fill_now(texts["clock_many"], now)
+    statements = [build_statement(texts, BATCHES[kind], group, quoted) for kind, group in kinds.items()]
+    clock = build_clock(texts, now)
     if len(statements) > 1:
         _, _, *answers, _ = yield [clock, _BEGIN, *statements, _COMMIT]
     else:
@@ -112,7 +112,11 @@ _BEGIN, _COMMIT = "START TRANSACTION", "COMMIT"
 _ID = attrgetter("id")
 
 
-def _build_statement(texts: Mapping[str, str], batch: RowsStatement, ops: Sequence[Any], quoted: Quoted) -> str:
+def build_clock(texts: Mapping[str, str], now: int | None) -> str:
+    return _fill_now(texts["clock_many"], now)
+
+
+def build_statement(texts: Mapping[str, str], batch: RowsStatement, ops: Sequence[Any], quoted: Quoted) -> str:
     first, *others = [batch.write_row(op, quoted) for op in ops]
     named = ", ".join([f"{value} AS `{name}`" for name, value in zip(batch.columns, first, strict=True)])
     union = "".join([f" UNION ALL SELECT {', '.join(row)}" for row in others])
