@@ -20,8 +20,9 @@ from tests.waiting import until
 
 SERVERS = [pytest.param(name, marks=pytest.mark.store(name)) for name in HOLDERS]
 
-HELD = (8, 12, 24)
-"""As many as batches may be in flight, more than the pool has connections, and more than twice as many as that."""
+CASES = [(8, True), (12, True), (24, True), (24, False)]
+"""How many rows are held: as many as batches may be in flight, more than the pool has connections, more than twice as
+many as that. And whether their calls end meanwhile: then it is their completions that wait."""
 ROUNDS = 5
 STALL = LEASE / 4
 """Seconds in which nothing moved on this machine at all: then no lease can be kept, and the round does not count."""
@@ -116,8 +117,7 @@ def test_a_held_row_costs_nobody_else_its_lease(url: str, table: str, open_sessi
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-@pytest.mark.parametrize("ending", [False, True], ids=["at work", "ending"])
-@pytest.mark.parametrize("held", HELD)
+@pytest.mark.parametrize(("held", "ending"), CASES, ids=[f"{n}-{'ending' if ends else 'at work'}" for n, ends in CASES])
 def test_many_held_rows_cost_nobody_else_its_lease(
     url: str, table: str, open_session: Callable[[], RowHolder], colour: str, ending: bool, held: int
 ) -> None:
