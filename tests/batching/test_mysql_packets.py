@@ -10,13 +10,14 @@ import pymysql
 import pytest
 
 from retrysafe.core.ops import Op
+from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import BatchRefused, follow
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.stores.mysql import batches
 from retrysafe.stores.mysql.dialect import DIALECT, MysqlLocation, parse_url
 from retrysafe.stores.mysql.pool import open_connection
 from retrysafe.stores.mysql.renewals import plan_renewals
-from retrysafe.stores.mysql.sync import _send_packet
+from retrysafe.stores.mysql.sync import MysqlStore, _send_packet
 from retrysafe.stores.sql.plans import SqlPlans
 from retrysafe.testing import Do
 from retrysafe.testing.builders import claim, complete, lookup, record_of, release, renew, withdraw
@@ -140,6 +141,24 @@ def test_takeovers_and_rebirths_in_a_batch(do: Do) -> None:
     again = do.many([claim(f"over{each}", lease=9, on_lapse="rerun", now=5) for each in range(4)])
     assert [(reply.granted, record_of(reply).attempt) for reply in again] == [(True, 2)] * 3 + [(True, 1)]
     assert do.many([complete(reply, now=6) for reply in first]) == [False] * 3
+
+
+class FailsAlone(MysqlStore):
+    """A store to which a single operation cannot be sent at present: no connection is free."""
+
+    def execute(self, op: Op[Any]) -> Any:
+        raise StoreUnavailable("no connection within the pool's timeout")
+
+
+def test_a_batch_of_which_a_part_is_committed_is_unclear(at: MysqlLocation, do: Do) -> None:
+    """A takeover goes alone, after the batch. If it fails, nobody may say that the new keys were not claimed."""
+    do(claim("lapsed", lease=0, on_lapse="rerun", now=0))
+    ops: list[Op[Any]] = [claim("fresh", now=1), claim("lapsed", now=1)]
+    store = FailsAlone.from_url(at)
+    with pytest.raises(StoreUnclear):
+        store.execute_many(ops)
+    store.close()
+    assert [reply.granted for reply in do.many(ops)] == [True, True]
 
 
 # Locks ----------------------------------------------------------------------------------------------
