@@ -7,13 +7,14 @@ A write says how many rows it changed, not which. If all of them changed, every 
 packet reads their records after the commit: the token on a record says who has the claim, and a settled record whether
 it was settled by this operation. What is still open is executed alone.
 
-Claims go first, and each kind is sorted by id. So two batches of two processes cannot deadlock: a batch that waits with
-its claims holds only new rows, which no other transaction can see yet.
+Claims go first, sorted by id. So two batches of two processes cannot deadlock: a batch that waits with its claims holds
+only new rows, which no other transaction can see yet. It waits for no other rows (lock_many.sql): if one is locked,
+each operation goes its own way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -96,10 +97,13 @@ def _write(texts: Mapping[str, str], ops: Sequence[Any], quoted: Quoted) -> Plan
     now = ops[0].now
     statements = [build_statement(texts, BATCHES[kind], group, quoted) for kind, group in kinds.items()]
     clock = build_clock(texts, now)
-    if len(statements) > 1:
-        _, _, *answers, _ = yield [clock, _BEGIN, *statements, _COMMIT]
-    else:
+    if list(kinds) == [Claim]:
         _, *answers = yield [clock, *statements]  # a statement alone is a transaction
+    else:
+        births = statements[:1] if Claim in kinds else []
+        lock = texts["lock_many"].replace("{ids}", _list_ids(op for op in ops if type(op) is not Claim))
+        _, _, *answers, _ = yield [clock, _BEGIN, *births, lock, *statements[len(births) :], _COMMIT]
+        del answers[len(births)]
     replies: dict[bytes, Any] = {}
     for (kind, group), changed in zip(kinds.items(), answers, strict=True):
         if len(changed) == len(group):
@@ -124,8 +128,7 @@ def build_statement(texts: Mapping[str, str], batch: RowsStatement, ops: Sequenc
 
 
 def _read_records(texts: Mapping[str, str], ops: Sequence[Any]) -> Plan[Packet, Found]:
-    ids = ", ".join([_hex(op.id) for op in ops])
-    [answer] = yield [_fill_now(texts["read_many"], ops[0].now).replace("{ids}", ids)]
+    [answer] = yield [_fill_now(texts["read_many"], ops[0].now).replace("{ids}", _list_ids(ops))]
     records = [(moment, rows.read_record(columns)) for moment, *columns in answer]
     return {record.id: (moment, record) for moment, record in records}
 
@@ -154,6 +157,10 @@ def _read_reply(op: Any, seen: tuple[int, Record] | None) -> Any:
 
 def _hex(value: bytes) -> str:
     return f"x'{value.hex()}'"
+
+
+def _list_ids(ops: Iterable[Any]) -> str:
+    return ", ".join([_hex(op.id) for op in ops])
 
 
 def _write_claim(op: Claim, quoted: Quoted) -> tuple[str, ...]:
