@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,8 @@ from retrysafe.stores.sql.plans import SqlPlans
 from retrysafe.testing import Do
 from retrysafe.testing.builders import claim, complete, lookup, record_of, renew, suspect
 from tests.opening import COLOURS, open_do
-from tests.stores.locked_rows import LockedRows, build_rows
+from tests.stores.locked_rows import WAIT_SECONDS, LockedRows, build_rows
+from tests.waiting import until
 
 SERVERS = [pytest.param(name, marks=pytest.mark.store(name)) for name in ("mysql", "mariadb")]
 OnPause = Callable[[Callable[[], object]], list[float]]
@@ -126,6 +128,20 @@ def test_no_connection_for_the_second_sending(rows: LockedRows, on_pause: OnPaus
     found = record_of(store.execute(lookup("k1", now=None)))
     assert found.lease_until > free.lease_until
     store.close()
+
+
+def test_a_batch_does_not_wait_with_the_rows_of_others_locked(rows: LockedRows, do: Do) -> None:
+    """A completion waited for its row in a batch, which had locked the row of another call. That call's lease could not
+    be renewed meanwhile, and was lost."""
+    held, *others = rows.claim_all(5)
+    ops = [complete(each, now=None) for each in (held, *others)]
+    with ThreadPoolExecutor(1) as threads, rows.locked(held):
+        refused = threads.submit(do.many, ops)
+        until(refused.done, WAIT_SECONDS / 2, "the refusal of the batch")
+        with pytest.raises(BatchRefused):
+            refused.result()
+        assert do.many([longer(each) for each in others]) == [True] * 4
+    assert do.many(ops) == [True] * 5
 
 
 @pytest.mark.parametrize(("leases", "pause"), [([0.1], 0.005), ([2], 0.01), ([600, 4], 0.02), ([600], 0.1)])
