@@ -158,13 +158,13 @@ TEXTS: dict[str, Text] = {
     "lease-lost": Text(
         "An attempt was silent for longer than its lease. Another attempt took the key over, or the key expired. "
         "Nothing that the late attempt writes is stored. It also happens if the store lost the claim: [a Redis "
-        "failover without `?wait=`](../howto/redis.md#what-a-redis-failover-loses), or a backup that was restored. Then "
-        "there is no other attempt, the work may have been done, and the next request with the key runs it again.",
+        "failover without `?wait=`](../howto/redis.md#what-a-redis-failover-loses), or a backup that was restored. "
+        "Then there is no other attempt, the work may have been done, and the next request with the key runs it again.",
         "Send the same request with the same key again, never with a new key. If another attempt took over, the answer "
         "is that of the attempt that counts.",
         "Look for long pauses: a stopped virtual machine, a blocked event loop, a store that answers slowly. If the "
         "store was restarted, restored or failed over at that time, assume that it lost claims: `retrysafe keys why "
-        "KEY` says whether the key is known. Compare the requests that got this answer with the records of the provider.",
+        "KEY` says whether the key is known. Compare the requests that got this answer with the provider's records.",
         "Do not block the event loop. Raise `lease` above the longest pause that a living process can have. Use a "
         "store that does not lose claims: on Redis, `?wait=N`.",
     ),
