@@ -100,4 +100,4 @@ def format_table(found: Diagnosis, where: str) -> list[str]:
 def _format_finding(one: Finding, setting: int, value: int) -> list[str]:
     mark = "ok   " if one.fine else "WRONG"
     line = f"  {mark}  {one.setting:{setting}}  {one.value:{value}}  {one.invariant:3}  {one.why}"
-    return [line] if one.fine else [line, f"         mend: {one.fix}"]
+    return [line] if one.fine else [line, f"         fix:  {one.fix}"]

@@ -16,7 +16,7 @@ from retrysafe.engine.audit import AUDIT_KIND
 REFUSED_BY_CODE = "by OperationChanged"
 """How the note of a run ends that this code refused to go on with (operations/flow.py: release_at_point)."""
 DEAD_LETTER = "dead letter:"
-"""How the note of a run begins that is not tried again before a person has looked."""
+"""How the note of a run begins that is not tried again before an operator has looked."""
 
 
 class Explanation(NamedTuple):
