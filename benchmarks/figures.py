@@ -1,9 +1,9 @@
-"""What the figures cost a request: `python -m benchmarks.figures [--calls N] [--rounds N] [--no-valgrind] [CASE ...]`.
+"""What the figures cost a request: `python -m benchmarks.figures [--store memory] [--no-processor] [CASE ...]`.
 
-Calls the applications of the web part in process, without sockets, on an SQLite file. `asgi` has no framework, so every
-instruction of ours weighs most; `fastapi` is the README's way. Two states: `on`, the library as it is; `off`, a copy of
-it from whose source all that counts and measures was taken out (without_figures.py, which writes both copies anew so
-that they differ in nothing else).
+Calls the applications of the web part in process, without sockets, on an SQLite file (`--store memory` counts the
+instructions without one). `asgi` has no framework, so every instruction of ours weighs most; `fastapi` is the README's
+way. Two states: `on`, the library as it is; `off`, a copy of it from whose source all that counts and measures was
+taken out (without_figures.py, which writes both copies anew so that they differ in nothing else).
 
 Two measures. Instructions are counted by valgrind, in a process of its own for each case (callgrind.py).
 Processor time is taken in rounds that alternate between on and off: the least of each, and the median of the
@@ -152,7 +152,8 @@ def main() -> None:
     parser.add_argument("--no-valgrind", action="store_true", help="only processor time")
     parser.add_argument(
         "--store", choices=("sqlite", "memory"), default="sqlite",
-        help="for instructions; memory has no threads and gives the same count each time (sqlite)",
+        help="where instructions are counted; in memory no thread of a store takes part, so counts of two runs "
+        "hardly differ. Processor time is always measured on SQLite (sqlite)",
     )  # fmt: skip
     parser.add_argument("cases", nargs="*", help="which: asgi-new asgi-replay fastapi-new fastapi-replay (all)")
     parser.add_argument("--no-processor", action="store_true", help="only instructions")

@@ -24,7 +24,8 @@ SHOWN_BY: Mapping[str, tuple[str, ...]] = {
     "clock": ("tests/races/test_zombie.py", "tests/contract/test_expiry.py"),
     "transactions": ("tests/transactions/",),
     "outbox": ("tests/contract/test_outbox.py",),
-    "lists_by_id": ("tests/contract/test_listing.py",),
+    "lists_by_id": ("tests/contract/test_list_by_id.py",),
+    "finds_keys": ("tests/contract/test_list_by_key.py",),
     "backlog": ("tests/contract/test_backlog.py",),
     "wakes": ("tests/waking/",),
 }
@@ -41,7 +42,7 @@ Seen = Mapping[str, set[str]]
 
 def declared(capabilities: Capabilities) -> list[str]:
     """By name: what the store says it can do."""
-    optional = ("durable", "shared", "transactions", "outbox", "lists_by_id", "wakes")
+    optional = ("durable", "shared", "transactions", "outbox", "lists_by_id", "finds_keys", "wakes")
     asked = ["backlog"] if capabilities.backlog != "none" else []
     return [*ALWAYS, *(name for name in optional if getattr(capabilities, name)), *asked]
 

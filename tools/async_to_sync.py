@@ -87,6 +87,7 @@ TWINS = (
         "stores/mysql/sync.py",
         {
             "aretrying": "retrying",
+            "asyncio.sleep": "time.sleep",
             "arun_with_retries": "run_with_retries",
             "asyncmy.errors": "pymysql.err",
             "asyncmy": "pymysql",

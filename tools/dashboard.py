@@ -33,9 +33,9 @@ class Panel(NamedTuple):
 
 
 ROWS: dict[str, list[Panel]] = {
-    "Is anything waiting for a person?": [
+    "Is anything waiting for an operator?": [
         Panel(
-            "Uncertain keys", "Work began, and nobody knows how it ended. Retries are refused until a person decides.",
+            "Uncertain keys", "Work began, and its end is not known. Retries are refused until an operator decides.",
             "short", {"uncertain": 'max(retrysafe_records{job=~"$job",state="uncertain"})'}, "stat", 1,
         ),
         Panel(

@@ -53,6 +53,8 @@ def build_page(anchor: str, problem: Problem | None, errors: Errors) -> str:
         )
     parts += ["## When it happens", text.when, "## What the client does", text.client]
     parts += ["## What the operator does", text.operator, "## Identifiers", build_identifiers(problem, errors)]
+    if text.identifiers:
+        parts.append(text.identifiers)
     if problem:
         parts += ["## Example answer", f"```http\n{build_example(problem)}\n```"]
     parts += ["## How to prevent it", text.prevent]
@@ -125,6 +127,7 @@ the problem. The names do not change.
 
 - **Same key: yes** means: send the same request with the same key again.
 - **New key: yes** means: the work was certainly not done, so a new key is safe.
+- **retryable: yes** (an attribute of errors in Python) means: the same call may succeed later, without anybody acting.
 
 ## Point the links at your own copy
 

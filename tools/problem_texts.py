@@ -14,6 +14,8 @@ class Text(NamedTuple):
     client: str
     operator: str
     prevent: str
+    identifiers: str = ""
+    """What needs a word below the table of identifiers."""
 
 
 NOTHING_TO_DO = "Nothing. The client can correct this by itself."
@@ -62,8 +64,9 @@ TEXTS: dict[str, Text] = {
     "in-progress": Text(
         "Another request with the same key is running now, or its process died and its lease has not lapsed yet.",
         SAME_KEY + " Do not make a new key: the first request may succeed.",
-        "Nothing in normal operation. If one key stays in progress for longer than its lease, look at it with "
-        "`retrysafe keys show`.",
+        "Nothing in normal operation. If one key stays in progress much longer than the route normally takes: "
+        "`retrysafe keys why KEY`. A process that works renews its lease, so a key can be in progress for longer than "
+        "one lease.",
         "Use `Policy(busy=\"wait\")` if clients should wait for the first answer. "
         "[409 or wait](../explanation/conflict-or-wait.md) helps you choose.",
     ),
@@ -130,6 +133,9 @@ TEXTS: dict[str, Text] = {
         "Use [an operation](../howto/operations.md) for calls to other systems, [a transaction]"
         "(../howto/transactions.md) for work in your database, "
         "or `Policy(abandoned=\"rerun\")` if running twice is harmless.",
+        "`retry_same_key` is yes, because sending the same key again is always safe: nothing runs twice. `retryable` "
+        "is no, because a retry alone changes nothing: a loop in your code would get the same error until an operator "
+        "has resolved the key.",
     ),
     "outcome-unrecorded": Text(
         "The work was done, but the store could not be reached for so long that the answer could not be stored.",
@@ -151,16 +157,16 @@ TEXTS: dict[str, Text] = {
     ),
     "lease-lost": Text(
         "An attempt was silent for longer than its lease. Another attempt took the key over, or the key expired. "
-        "Nothing that the late attempt writes is stored. It also happens if the store lost the claim: [a Redis failover "
-        "without `?wait=`](../howto/redis.md#what-a-redis-failover-loses), or a backup that was restored. Then there is "
-        "no other attempt, the work may have been done, and the next request with the key runs it again.",
+        "Nothing that the late attempt writes is stored. It also happens if the store lost the claim: [a Redis "
+        "failover without `?wait=`](../howto/redis.md#what-a-redis-failover-loses), or a backup that was restored. "
+        "Then there is no other attempt, the work may have been done, and the next request with the key runs it again.",
         "Send the same request with the same key again, never with a new key. If another attempt took over, the answer "
         "is that of the attempt that counts.",
         "Look for long pauses: a stopped virtual machine, a blocked event loop, a store that answers slowly. If the "
-        "store was restarted, restored or failed over at that time, assume that it lost claims: `retrysafe keys why KEY` "
-        "says whether the key is known. Compare the requests that got this answer with the records of the provider.",
-        "Do not block the event loop. Raise `lease` above the longest pause that a living process can have. Use a store "
-        "that does not lose claims: on Redis, `?wait=N`.",
+        "store was restarted, restored or failed over at that time, assume that it lost claims: `retrysafe keys why "
+        "KEY` says whether the key is known. Compare the requests that got this answer with the provider's records.",
+        "Do not block the event loop. Raise `lease` above the longest pause that a living process can have. Use a "
+        "store that does not lose claims: on Redis, `?wait=N`.",
     ),
     "failed": Text(
         "Your handler raised an exception, and the policy has `failures=\"store\"`. The failure is the final answer of "

@@ -64,6 +64,19 @@ _HOMES = {
 }
 """Public names, and the modules that define them."""
 
+_ELSEWHERE = {
+    "Console": "`from retrysafe.console import Console`",
+    "Inbox": "`from retrysafe.consumers import Inbox`",
+    "Retries": "`from retrysafe.client import Retries`",
+    "idempotent": "`from retrysafe.fastapi import idempotent` (also in .starlette, .litestar, .quart, .django)",
+    "install": "`from retrysafe.fastapi import install` (also in .litestar, .quart)",
+    "once": "`safe.once`, with safe = RetrySafe(URL)",
+    "operation": "`safe.operation`, with safe = RetrySafe(URL)",
+    "transaction": "`safe.transaction`, with safe = RetrySafe(URL)",
+    "transactional": "`safe.transactional`, with safe = RetrySafe(URL)",
+}
+"""Names that people look for here, and how they are written."""
+
 
 def __getattr__(name: str) -> Any:
     """Import a name at its first use: `retrysafe --help` and a worker's client need few of them. Every error class is
@@ -80,4 +93,16 @@ def __getattr__(name: str) -> Any:
         error = getattr(errors, name, None)
         if isinstance(error, type) and issubclass(error, errors.RetrySafeError):
             return error
+    if name in _ELSEWHERE:
+        raise _missing_name_error(name)
     raise AttributeError(f"module 'retrysafe' has no attribute {name!r}")
+
+
+def _missing_name_error(name: str) -> ImportError | AttributeError:
+    """`from retrysafe import once` drops the text of an AttributeError, so it gets an ImportError. Anybody else who
+    asks for the name gets an AttributeError: `hasattr` and a default work."""
+    import sys
+
+    text = f"retrysafe has no {name!r} at the top: write {_ELSEWHERE[name]}"
+    importing = sys._getframe(2).f_code.co_name == "_handle_fromlist"
+    return ImportError(text) if importing else AttributeError(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -35,23 +36,21 @@ class Threads:
         self.store.before = self.wait_if_held
         self.batched = Batching(self.store)
         self.let_go = threading.Event()
+        self.arrived: SimpleQueue[None] = SimpleQueue()
 
     def wait_if_held(self, ops: Sequence[Op[Any]]) -> BaseException | None:
         if any(isinstance(op, Complete) for op in ops):
+            self.arrived.put(None)
             assert self.let_go.wait(SECONDS)
         return None
 
     def complete_all(self, records: Sequence[Any]) -> list[Caller]:
         """One after the other: each finds that those before it are slow, and is sent beside them."""
         made = []
-        for number, record in enumerate(records):
+        for record in records:
             made.append(Caller(self.batched, complete(record)))
-            until(lambda number=number: self.count() > number, SECONDS, f"completion {number} at the store")
+            self.arrived.get(timeout=SECONDS)
         return made
-
-    def count(self) -> int:
-        alone = sum(isinstance(op, Complete) for op in self.store.plain)
-        return alone + sum(isinstance(op, Complete) for batch in self.store.batches for op in batch)
 
 
 def test_threads_that_wait_for_rows_hold_up_nobody_else() -> None:
@@ -68,22 +67,20 @@ def test_threads_that_wait_for_rows_hold_up_nobody_else() -> None:
 async def test_tasks_that_wait_for_rows_hold_up_nobody_else() -> None:
     store = AsyncScriptedStore(AsyncMemoryStore())
     store.mixed_batches, store.max_in_flight = True, 2
-    batched, let_go, arrived = AsyncBatching(store), asyncio.Event(), 0
+    batched, let_go, arrived = AsyncBatching(store), asyncio.Event(), asyncio.Queue[None]()
 
     async def wait_if_held(ops: Sequence[Op[Any]]) -> None:
-        nonlocal arrived
         if any(isinstance(op, Complete) for op in ops):
-            arrived += 1
+            arrived.put_nowait(None)
             await let_go.wait()
 
     store._pass = wait_if_held  # type: ignore[method-assign]
     *held, free = [record_of(await batched.execute(claim(f"k{n}"))) for n in range(HELD + 1)]
     waiting = []
     async with asyncio.timeout(SECONDS):
-        for number, record in enumerate(held):
+        for record in held:
             waiting.append(asyncio.ensure_future(batched.execute(complete(record))))
-            while arrived <= number:
-                await asyncio.sleep(0.01)
+            await arrived.get()
         assert await batched.execute(renew(free)) is True
         assert (await batched.execute(claim("new"))).granted
     assert not any(task.done() for task in waiting), "none of them had to end first"

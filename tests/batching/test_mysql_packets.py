@@ -10,12 +10,14 @@ import pymysql
 import pytest
 
 from retrysafe.core.ops import Op
-from retrysafe.stores.base import BatchRefused
+from retrysafe.errors import StoreUnavailable, StoreUnclear
+from retrysafe.stores.base import BatchRefused, follow
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.stores.mysql import batches
 from retrysafe.stores.mysql.dialect import DIALECT, MysqlLocation, parse_url
 from retrysafe.stores.mysql.pool import open_connection
-from retrysafe.stores.mysql.sync import _send_packet
+from retrysafe.stores.mysql.renewals import plan_renewals
+from retrysafe.stores.mysql.sync import MysqlStore, _send_packet
 from retrysafe.stores.sql.plans import SqlPlans
 from retrysafe.testing import Do
 from retrysafe.testing.builders import claim, complete, lookup, record_of, release, renew, withdraw
@@ -80,6 +82,8 @@ def test_round_trips(url: str, colour: str) -> None:
         trips, replies = count(lambda: do.many([*kinds, withdraw(born[3], now=None), *claims("more")]))
         assert (trips, replies[:4]) == (1, [True] * 4)
         assert all(reply.granted for reply in replies[4:])
+        assert count(lambda: do(renew(born[0], now=None))) == (1, True)
+        assert count(lambda: do.many([renew(reply, now=None) for reply in replies[4:]])) == (1, [True] * 5)
         replays = claims("more")
         assert [count(lambda: do.many(replays))[0] for _ in range(3)] == [2, 1, 1], "the second one reads first"
         assert count(lambda: do(claim("alone", now=None)))[0] == 1, "a replay after replays is one read"
@@ -139,6 +143,24 @@ def test_takeovers_and_rebirths_in_a_batch(do: Do) -> None:
     assert do.many([complete(reply, now=6) for reply in first]) == [False] * 3
 
 
+class FailsAlone(MysqlStore):
+    """A store to which a single operation cannot be sent at present: no connection is free."""
+
+    def execute(self, op: Op[Any]) -> Any:
+        raise StoreUnavailable("no connection within the pool's timeout")
+
+
+def test_a_batch_of_which_a_part_is_committed_is_unclear(at: MysqlLocation, do: Do) -> None:
+    """A takeover goes alone, after the batch. If it fails, nobody may say that the new keys were not claimed."""
+    do(claim("lapsed", lease=0, on_lapse="rerun", now=0))
+    ops: list[Op[Any]] = [claim("fresh", now=1), claim("lapsed", now=1)]
+    store = FailsAlone.from_url(at)
+    with pytest.raises(StoreUnclear):
+        store.execute_many(ops)
+    store.close()
+    assert [reply.granted for reply in do.many(ops)] == [True, True]
+
+
 # Locks ----------------------------------------------------------------------------------------------
 
 
@@ -177,15 +199,13 @@ def test_batches_read_only_their_own_rows(at: MysqlLocation, url: str) -> None:
     store = open_migrated(url, "sync")
     texts = SqlPlans(DIALECT, at.names).texts
     connection = open_connection(lambda **settings: pymysql.connect(**{**at.connect, **settings}))
+    quoted = batches.Quoted(connection.escape)
+
+    def send(packet: batches.Packet) -> Any:
+        return _send_packet(connection, at.url, packet, batch=True)
 
     def run(ops: list[Op[Any]]) -> list[Any]:
-        plan = batches.plan_batch(texts, ops, batches.Quoted(connection.escape), False)
-        packet = next(plan)
-        try:
-            while True:
-                packet = plan.send(_send_packet(connection, at.url, packet))
-        except StopIteration as done:
-            return done.value[0]  # type: ignore[no-any-return]
+        return follow(batches.plan_batch(texts, ops, quoted, False), send)[0]
 
     try:
         with connection.cursor() as cursor:
@@ -196,6 +216,8 @@ def test_batches_read_only_their_own_rows(at: MysqlLocation, url: str) -> None:
             kinds = [renew(held[0], now=None), complete(held[1], now=None), release(held[2], now=None)]
             assert run([*kinds, withdraw(held[3], now=None)]) == [True] * 4
             run(claims("mine"))
+            beats = [renew(held[0], now=None), renew(held[4], now=None), renew(held[1], now=None)]
+            assert follow(plan_renewals(texts, beats, quoted), send) == [True, True, False]
             cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
             read = {name: int(value) for name, value in cursor.fetchall()}
         assert sum(read.values()) < ROWS / 4, read

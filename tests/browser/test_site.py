@@ -69,6 +69,12 @@ ANSWERS = {
     "roll out existing API": GUIDE,
     "which store": "/howto/choosing/#choose-which-store-to-use",
     "test endpoint": "/howto/testing/",
+    "pod killed": "/explanation/after-a-crash/#when-a-pod-is-killed-who-cleans-up-and-when",
+    "kubernetes": "/explanation/after-a-crash/#when-a-pod-is-killed-who-cleans-up-and-when",
+    "OOM": "/explanation/after-a-crash/#when-a-pod-is-killed-who-cleans-up-and-when",
+    "rejected form": "/explanation/which-failures-to-store/#what-about-a-rejected-form",
+    "set up Redis server": "/howto/redis/#set-up-the-redis-server",
+    "key has leaked": "/howto/encryption/#if-a-key-has-leaked",
     "crash in the middle of a charge": "/tutorial/crash-it/#1-crash-the-server-in-the-middle-of-a-charge",
 }
 """What people ask, and what the search must show first."""

@@ -62,3 +62,13 @@ def test_the_receipt_names_everything_that_is_kept(url: str, capsys: pytest.Capt
     assert record is not None
     assert (record.answer.body, record.input, record.progress, record.note) == (b"", b"", b"", "")
     assert record.fingerprint.digest, "if it is erased one day, the receipt and operate.md must not name it"
+
+
+def test_one_record_is_not_records(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["erase", url, "--scope", "acme", *BECAUSE]) == 1
+    assert "1 record was left; finish it and erase again" in capsys.readouterr().err
+    store = open_store(url)
+    store.execute(claim("working too", scope="acme", lease=3600, now=None))
+    store.close()
+    assert main(["erase", url, "--scope", "acme", *BECAUSE]) == 1
+    assert "2 records were left; finish them and erase again" in capsys.readouterr().err

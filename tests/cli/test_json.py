@@ -216,6 +216,7 @@ def test_outbox(url: str, check: Callable[..., list[Any]]) -> None:
     check("outbox retry", url, DEAD.id, *BECAUSE, code=3, lines=0)
     check("outbox drop", url, DEAD.id, "--waiting", *BECAUSE)
     check("outbox assign", url, "--namespace", "default", *BECAUSE)
+    check("outbox assign", url, "--namespace", "default", *BECAUSE, "--yes")
 
 
 def test_settings(url: str, check: Callable[..., list[Any]], tmp_path: Path) -> None:
@@ -241,6 +242,17 @@ def test_rollout(check: Callable[..., list[Any]], tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("[]")
     check("rollout", str(tmp_path / "bad.json"), code=2, lines=0)
     check("rollout", str(tmp_path / "none.json"), code=3, lines=0)
+
+
+def test_rollout_counts_its_rows_and_sources(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    census = KeyUsageStats()
+    census.count("POST /pay", "a", "keyed")
+    census.write(tmp_path / "one.json")
+    one = str(tmp_path / "one.json")
+    assert main(["rollout", one]) == 0
+    assert "1 row from 1 source\n" in capsys.readouterr().err
+    assert main(["rollout", one, one]) == 0
+    assert "1 row from 2 sources\n" in capsys.readouterr().err
 
 
 class Shop(BaseHTTPRequestHandler):

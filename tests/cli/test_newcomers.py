@@ -15,6 +15,7 @@ import pytest
 from retrysafe.cli.doctor import find_code
 from retrysafe.cli.main import main
 from retrysafe.errors import StoreURLError
+from retrysafe.operators import name_check
 from retrysafe.stores.diagnosis import Diagnosis
 from retrysafe.stores.redis.urls import parse_url
 from retrysafe.stores.registry import open_store
@@ -138,7 +139,22 @@ def test_a_name_that_has_records_is_not(url: str, words: tuple[str, ...], capsys
 def test_an_export_of_nothing_is_not_found(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no record of" in told(capsys, "keys", "export", url, "--scope", "nosuch2", code=3)
     told(capsys, "keys", "export", url, "--scope", "acct-ann", "--state", "released", code=0)
+    told(capsys, "keys", "export", url, "--scope", "acct-ann", "--kind", "job", code=0)
     told(capsys, "keys", "export", url, code=0)
+
+
+def test_what_was_read_of_the_store_is_said_truly(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An export that had read every record said that there is none "among the first 10,000"."""
+    monkeypatch.setattr(name_check, "MAX_CHECKED_RECORDS", 10)
+    store = open_store(url)
+    store.execute_many([claim(f"k{number}", scope="acme", now=None) for number in range(30)])
+    store.close()
+    found = told(capsys, "keys", "export", url, "--scope", "nosuch2", code=3)
+    assert "0 written: there is no record of scope 'nosuch2': check the spelling" in found
+    found = told(capsys, "keys", "export", url, "--scope", "nosuch2", "--state", "released", code=3)
+    assert "0 written: 10 records of the store were checked, and none is of scope 'nosuch2'; there are more" in found
 
 
 # What is printed ----------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import io
 import re
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -93,24 +93,66 @@ def test_the_commands_print_them(tmp_path: Path, on_terminal: Shown) -> None:
     assert all(each.isprintable() or each == "\n" for each in shown)
 
 
-def test_a_long_walk_says_how_far_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+ERASE = ("erase", "--because", "a test")
+LONG = (ERASE, ("keys", "export"), ("keys", "list", "--limit", "20000"))
+
+
+def make_store(tmp_path: Path, number: int, *, few: int = 0) -> str:
+    """A store with so many completed records of the scope `acme`, and with so many of `few`."""
     url = f"sqlite:///{tmp_path}/app.db"
     store = open_store(url)
     store.migrate()
-    made = store.execute_many([claim(f"k{number}", scope="acme", now=None) for number in range(2_500)])
+    scopes = ["acme"] * number + ["few"] * few
+    made = store.execute_many([claim(f"k{n}", scope=scope, now=None) for n, scope in enumerate(scopes)])
     store.execute_many([complete(each, now=None) for each in made])
     store.close()
-    assert main(["erase", "--scope", "acme", "--because", "a test", url]) == 0
-    first, *later = capsys.readouterr().err.splitlines()
-    assert first.startswith("no index of sqlite has scopes")
-    said = [int(found.group(1)) for line in later if (found := re.search(r"records, about (\d+) % of the store", line))]
+    return url
+
+
+def read_progress(*words: str) -> list[int]:
+    """The percentages that a command says on a terminal."""
+    with redirect_stderr(Terminal()) as terminal:
+        assert main(words) == 0
+    lines = re.split("[\r\n]", terminal.getvalue())
+    assert lines[-1] == "", "the line of progress is ended"
+    return [int(found.group(1)) for line in lines if (found := re.search(r"records, about (\d+) % of the store", line))]
+
+
+@pytest.mark.parametrize("words", [ERASE, ("keys", "export")], ids=" ".join)
+def test_a_long_walk_says_how_far_it_is(tmp_path: Path, words: tuple[str, ...]) -> None:
+    said = read_progress(*words, "--scope", "acme", make_store(tmp_path, 2_500))
     assert len(said) == 2
     assert all(abs(percent - expected) <= 5 for percent, expected in zip(said, (40, 80), strict=True)), said
 
 
-def test_where_the_cursor_says_nothing_no_share_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    ProgressLine("records", 10).advance(10)
-    assert capsys.readouterr().err == "10 records\n"
+@pytest.mark.parametrize("words", [ERASE, ("keys", "export")], ids=" ".join)
+def test_a_walk_that_finds_little_says_it_too(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Three records of the scope fit one page, which was read to the end of the store without a word."""
+    said = read_progress(*words, "--scope", "few", make_store(tmp_path, 5_000, few=3))
+    assert len(said) == 2
+    assert all(abs(percent - expected) <= 5 for percent, expected in zip(said, (40, 80), strict=True)), said
+
+
+def test_a_list_that_finds_little_says_how_many_records_it_read(tmp_path: Path) -> None:
+    url = make_store(tmp_path, 5_000, few=3)
+    with redirect_stderr(Terminal()) as terminal:
+        assert main(["keys", "list", "--scope", "few", url]) == 0
+    assert terminal.getvalue().startswith("2,000 records\r4,000 records\r\n3 shown")
+
+
+@pytest.mark.parametrize("words", LONG, ids=" ".join)
+def test_a_log_gets_no_progress(tmp_path: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    url = make_store(tmp_path, 5_000, few=3)
+    assert main([*words, "--scope", "few", url]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert [line for line in told if re.search(r"\d records(,|$)", line)] == []
+    assert told[0].startswith("no index of sqlite has scopes: every record is read") or words[1] == "list"
+
+
+def test_where_the_cursor_says_nothing_no_share_is_said() -> None:
+    with redirect_stderr(Terminal()) as terminal:
+        ProgressLine("records", 10).advance(10)
+    assert terminal.getvalue() == "10 records\r"
 
 
 def strip_styles(text: str) -> str:

@@ -3,6 +3,7 @@ bounded steps."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -145,8 +146,17 @@ def test_what_is_found_is_shown_before_the_search_goes_on(url: str, seen: Watche
     assert len(seen.pages) == 1
 
 
+def test_a_list_reads_no_page_more_than_it_shows(show: Any, seen: Watched) -> None:
+    code, out, _ = show("--limit", "7", verb="list")
+    assert (code, len(out.splitlines())) == (0, 7)
+    assert seen.pages == [7]
+
+
 def test_a_long_search_says_how_far_it_is(show: Any, seen: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "PROGRESS_EVERY_RECORDS", 20)
+    _, _, err = show("no-such-key")
+    assert "examined" not in err, "not in a log"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     _, _, err = show("no-such-key")
     assert [line for line in err.splitlines() if "examined" in line][:2] == [
         "20 records examined", "40 records examined",

@@ -229,7 +229,7 @@ def test_an_export_says_what_it_could_not_read(
     assert main(["keys", "export", url]) == 1
     shown = capsys.readouterr()
     assert [json.loads(line)["key"] for line in shown.out.splitlines()] == ["two"]
-    assert "1 records could not be read" in shown.err
+    assert "1 record could not be read and is missing" in shown.err
 
 
 # Out of reach ------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 from retrysafe.core.ops import FENCED, Claim, Op
+from retrysafe.stores.base import Capabilities
+from retrysafe.stores.registry import find_backend
 from retrysafe.testing import Do
 from retrysafe.testing.late_copies import with_late_copies
 from tests.batching.crowd import FENCED_LANES, decoy
@@ -99,6 +101,16 @@ MATRIX = [
     for store in STORES
     if store not in PLAIN_ONLY
 ]
+
+
+def cases_with(capability: str) -> list[Any]:
+    """The cases of stores that declare this capability."""
+    return [case for case in MATRIX if getattr(find_capabilities(case.values[0][0]), capability)]  # type: ignore[index]
+
+
+def find_capabilities(store: str) -> Capabilities:
+    scheme = "redis" if store in REDIS_KIN else store
+    return find_backend(f"{scheme}://").capabilities
 
 
 @pytest.fixture(params=MATRIX)

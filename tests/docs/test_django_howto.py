@@ -38,6 +38,6 @@ def run(project: Path, *command: str) -> str:
 def test_the_project_of_the_page_works(project: Path) -> None:
     assert "no issues" in run(project, "-m", "django", "check")
     assert "Applying retrysafe.0001_initial... OK" in run(project, "-m", "django", "migrate")
-    for name in ("try.py", "try_transaction.py"):
+    for name in ("try.py", "try_transaction.py", "try_block.py"):
         run(project, "-m", "django", "shell", "-c", (project / name).read_text())
     run(project, "-c", "import shop.asgi; assert callable(shop.asgi.application)")

@@ -1,6 +1,6 @@
-"""docs/howto/simulate.md as a user follows it: the page's code in a module of their own, its commands in a terminal.
+"""docs/howto/simulate.md as a user follows it: the page's files in a folder of their own, its commands in a terminal.
 
-Only the size of the campaign is made smaller. The Python blocks run one after the other in test_pages.py, too.
+Only the size of the campaign is made smaller.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "simulate.md").read_text("utf-8")
-APPLICATION, DEFECT, _, _, CAMPAIGN = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-REPLAY, MANY, STORY = re.findall(r"^\$ python (-m retrysafe\.testing\.simulation.*)$", PAGE, re.MULTILINE)
+FILES = dict(re.findall(r'^```python title="([\w./]+)"\n(.*?)^```', PAGE, re.MULTILINE | re.DOTALL))
+(DEFECT,) = re.findall(r"^<!-- no-run -->\n```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+CHECK, SOME, REPLAY, MANY, STORY = re.findall(r"^\$ python (-m .*)$", PAGE, re.MULTILINE)
+CORRECT = "def choose_key(key: str) -> str:\n    return key\n"
 FEWER = (("--seeds 100000", "--seeds 60"), ("--jobs 4", "--jobs 1"))
 
 
@@ -23,9 +25,9 @@ FEWER = (("--seeds 100000", "--seeds 60"), ("--jobs 4", "--jobs 1"))
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "shop").mkdir()
-    module = tmp_path / "shop" / "simulated.py"
-    module.write_text(APPLICATION + CAMPAIGN)
-    return module
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path / "shop" / "simulated.py"
 
 
 def run(command: str) -> subprocess.CompletedProcess[str]:
@@ -41,21 +43,27 @@ def run_campaign() -> subprocess.CompletedProcess[str]:
 
 
 def test_the_application_of_the_page_breaks_no_rule(shop: Path) -> None:
+    checked = run(CHECK)
+    assert checked.returncode == 0, checked.stderr
     done = run_campaign()
     assert done.returncode == 0, done.stdout + done.stderr
     assert "60 histories" in done.stdout
     assert "0 with violations" in done.stdout
-    told = run(STORY)
+    told = run(STORY.replace("SEED", "11"))
     assert "breaks no rule" in told.stdout, told.stderr
 
 
+def test_the_application_with_a_database_breaks_no_rule(shop: Path) -> None:
+    checked = run("-m shop.with_rows")
+    assert checked.returncode == 0, checked.stderr
+
+
 def test_the_planted_defect_is_found_and_told(shop: Path, tmp_path: Path) -> None:
-    """With the defect of the page in the module: the campaign fails, and each of its commands tells the story."""
-    application, _, _ = APPLICATION.partition("for seed in range(10)")
-    defect, _, _ = DEFECT.partition("failing = ")
-    campaign, _, _ = CAMPAIGN.partition("assert ")
-    shop.write_text(application + defect + campaign)
-    done = run_campaign()
+    """With the defect of the page in the module: the check and the campaign fail, and each command tells the story."""
+    assert CORRECT in FILES["shop/simulated.py"]
+    shop.write_text(FILES["shop/simulated.py"].replace(CORRECT, DEFECT))
+    assert "breaks a rule" in run(CHECK).stderr
+    done = run(SOME)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "was charged" in done.stdout
     again = re.search(r"^ +python (-m retrysafe\.testing\.simulation .* --story (\d+))$", done.stdout, re.MULTILINE)
@@ -63,6 +71,10 @@ def test_the_planted_defect_is_found_and_told(shop: Path, tmp_path: Path) -> Non
     told = run(again[1])
     assert "was charged" in told.stdout, told.stderr
     assert "is told" in told.stdout
-    drawn = run(REPLAY.replace("--seed 7", f"--seed {again[2]}"))
+    drawn = run(REPLAY.replace("SEED", again[2]))
     assert drawn.returncode == 1, drawn.stderr
+    assert (tmp_path / "story.svg").read_text().startswith("<svg")
+    (tmp_path / "story.svg").unlink()
+    found = run("find_story.py")
+    assert "BROKEN" in found.stdout, found.stderr
     assert (tmp_path / "story.svg").read_text().startswith("<svg")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -105,3 +106,40 @@ def test_several_processes_are_added_up(tmp_path: Path) -> None:
     assert value(durations) == 2
     calls = 'retrysafe_store_operation_duration_seconds_count{db_system_name="memory",error_type="",operation="claim"}'
     assert value(calls) == 8
+
+
+KILLED = """
+import os, signal
+from retrysafe import RetrySafe, prometheus
+from prometheus_client import CollectorRegistry
+
+safe = RetrySafe("memory://")
+prometheus.register(safe, CollectorRegistry())
+
+@safe.once("charge:{order}")
+def charge(order):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+charge(1)
+"""
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "metrics.md"
+ACTIVE = 'retrysafe_executions_active{kind="function"}'
+
+
+def test_what_a_killed_process_did_is_not_active_for_ever(tmp_path: Path) -> None:
+    """The page's function forgets its gauges, and keeps its counters."""
+    env = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    died = subprocess.run([sys.executable, "-c", KILLED], env=env, check=False)
+    assert died.returncode == -signal.SIGKILL
+    (shown,) = re.findall(r"```python\n(import os\n.*?def render_metrics.*?)```", PAGE.read_text(), re.DOTALL)
+    code = f"{shown}\nprint(render_metrics().decode())"
+
+    def scrape(program: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-c", program], env=env, check=True, capture_output=True, text=True
+        ).stdout
+
+    assert f"{ACTIVE} 1.0" in scrape(SCRAPE), "prometheus_client does not notice it by itself"
+    told = scrape(code)
+    assert ACTIVE not in told
+    assert 'retrysafe_claims_total{kind="function",outcome="new",target="__main__.charge"} 1.0' in told

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +93,18 @@ class Server(ABC):
                     raise
 
     def kill(self) -> None:
-        """The server dies on the spot, as in a power cut that spares the disk's cache."""
+        """The server dies on the spot, as in a power cut that spares the disk's cache. So do its children: a backend of
+        PostgreSQL that is not killed answers until it notices that its parent is gone."""
         if self.process is not None:
-            self.process.kill()
+            self._signal(signal.SIGSTOP)  # no child is born meanwhile
+            children = list_children(self.process.pid)
+            for pid in children:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             self._reap_process()
+            deadline = time.monotonic() + STOP_DEADLINE
+            while any(is_running(pid) for pid in children) and time.monotonic() < deadline:
+                time.sleep(POLL)
 
     def restart(self) -> None:
         """Die and come back: same port, same data."""
@@ -168,6 +177,20 @@ class Server(ABC):
     def _signal(self, number: int) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
+
+
+def list_children(pid: int) -> list[int]:
+    """The processes that this one started."""
+    with suppress(OSError):
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended. One that nobody has waited for yet has."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] != "Z"
+    return False
 
 
 def nobody() -> dict[str, Any]:

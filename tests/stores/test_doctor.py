@@ -295,7 +295,7 @@ def test_the_table_names_every_setting_and_the_command_that_mends_it(
     told = capsys.readouterr().out
     assert "best-effort" in told
     assert "WRONG  durability" in told
-    assert "mend: use sqlite:///app.db" in told
+    assert "fix:  use sqlite:///app.db" in told
     assert main(["doctor", "memory://", "--require", "best-effort"]) == 0
 
 

@@ -22,6 +22,7 @@ from retrysafe.testing.contract.expiry import *  # noqa: F403
 from retrysafe.testing.contract.fence import *  # noqa: F403
 from retrysafe.testing.contract.forget import *  # noqa: F403
 from retrysafe.testing.contract.identity import *  # noqa: F403
+from retrysafe.testing.contract.list_by_id import *  # noqa: F403
 from retrysafe.testing.contract.listing import *  # noqa: F403
 from retrysafe.testing.contract.many import *  # noqa: F403
 from retrysafe.testing.contract.settle import *  # noqa: F403

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 from typing import Any
@@ -32,6 +33,8 @@ def test_the_jobs_of_celery_are_found_without_jobs() -> None:
 def test_the_url_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RETRYSAFE_URL", raising=False)
     with pytest.raises(retrysafe.StoreURLError, match="RETRYSAFE_URL"):
+        RetrySafe()
+    with pytest.raises(retrysafe.StoreURLError, match=r"only commands read retrysafe\.toml and \[tool\.retrysafe\]"):
         RetrySafe()
     monkeypatch.setenv("RETRYSAFE_URL", "memory://guessed")
     assert RetrySafe().store.execute(Stats()).claimed == 0
@@ -63,6 +66,21 @@ def test_what_is_asked_for_often_is_at_the_top() -> None:
     assert retrysafe.IdempotencyMiddleware.__module__ == "retrysafe.web.asgi"
     with pytest.raises(AttributeError, match="no attribute 'Wroker'"):
         _ = retrysafe.Wroker
+
+
+@pytest.mark.parametrize("name", sorted(retrysafe._ELSEWHERE))
+def test_a_name_that_is_elsewhere_says_where(name: str) -> None:
+    with pytest.raises(ImportError) as raised:
+        exec(f"from retrysafe import {name}")
+    with pytest.raises(AttributeError) as missing:
+        getattr(retrysafe, name)
+    assert str(raised.value) == str(missing.value)
+    assert f"retrysafe has no {name!r}" in str(raised.value)
+    assert getattr(retrysafe, name, None) is None, "code that asks with a default gets it"
+    advice = str(raised.value).partition("write `")[2].partition("`")[0]
+    exec(advice, {"safe": RetrySafe("memory://")})
+    for other in re.findall(r"[( ]\.(\w+)", str(raised.value)):
+        assert hasattr(importlib.import_module(f"retrysafe.{other}"), name)
 
 
 def test_importing_it_stays_cheap() -> None:

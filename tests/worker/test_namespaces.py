@@ -159,7 +159,15 @@ def test_otherwise_it_waits_and_the_doctor_says_how_to_assign_it(
     assert "1 staged job belongs to no application" in told
     assert "retrysafe outbox assign" in told
     assert "shop-a" in told
-    assert main(["outbox", "assign", url, "--namespace", "shop-b", "--because", "all of them are ours"]) == 0
+    words = ["outbox", "assign", url, "--namespace", "shop-b", "--because", "all of them are ours"]
+    assert main(words) == 0
+    assert capsys.readouterr().out == "1 job would belong to 'shop-b'; add --yes to do it\n"
+    assert a.safe.execute(Namespaces()).unnamed == 1, "many jobs are changed at once: a dry run without --yes"
+    assert main([*words[:4], "shop-c", *words[5:]]) == 0
+    assert "check the spelling; there are shop-a, shop-b" in capsys.readouterr().err
+    assert main(["audit", url, "--namespace", "shop-b", "--json"]) == 0
+    assert capsys.readouterr().out == "", "nothing was done, so there is no row"
+    assert main([*words, "--yes"]) == 0
     assert a.safe.execute(Namespaces()).unnamed == 0
     assert Enqueuer(a.safe, a.safe.publishers).run_once() == EnqueuerCounts(0, 0, 0)
     assert Enqueuer(b.safe, b.safe.publishers).run_once() == EnqueuerCounts(1, 0, 0)

@@ -13,6 +13,7 @@ from retrysafe.core.times import format_time
 from retrysafe.engine.audit import AuditRow
 from retrysafe.errors import UsageError
 from retrysafe.operators.audit_rows import AuditSearch
+from retrysafe.operators.record_search import EXAMINED_PAGE_RECORDS
 
 COLUMNS = ("at", "by", "action", "records", "outcome", "because")
 WIDTHS = (20, 12, 18, 12, 8)
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         newest: list[AuditRow] = []
         if not session.capabilities.lists_by_id:
             print_note(f"no index of {session.capabilities.name} has audit rows: every record is read")
-        for row in AuditSearch(session, report=make_progress_reporter()):
+        for row in AuditSearch(session, limit=None, report=make_progress_reporter(), examine=EXAMINED_PAGE_RECORDS):
             if wanted and not any(each.startswith(wanted) for each in row.records):
                 continue
             newest = [*newest, row][-args.limit :]

@@ -1,4 +1,4 @@
-"""`retrysafe dead-letters`: everything that is not tried again before a person has looked: jobs of the outbox whose
+"""`retrysafe dead-letters`: everything that is not tried again before an operator has looked: jobs of the outbox whose
 deliveries all failed, and runs of operations that gave up."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WIDTHS = (4, 32, 24, 6, 60)
 def add_dead_letters_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "dead-letters",
-        help="jobs and runs that are not tried again before a person has looked",
+        help="jobs and runs that are not tried again before an operator has looked",
         description="Lists dead jobs of the outbox and dead runs of operations, with the command that retries each.",
         takes_url=True,
         examples=("retrysafe dead-letters", "retrysafe dead-letters --json | jq -r .do"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import Any
 
 from retrysafe.cli.import_object import import_object
+from retrysafe.cli.output import print_line, print_table
 from retrysafe.cli.session import check_file
 from retrysafe.cli.settings import require_url
 from retrysafe.errors import UsageError
@@ -43,7 +45,10 @@ def run(args: argparse.Namespace) -> int:
     if "://" in where:
         check_file(where)
     found = diagnose_store(where) if "://" in where else diagnose_jobs(where)
-    print(format_json(found) if args.json else "\n".join(format_table(found, safe_url(where))))
+    if not args.json and sys.stdout.isatty():
+        print_findings(found, safe_url(where))
+    else:
+        print(format_json(found) if args.json else "\n".join(format_table(found, safe_url(where))))
     return find_code(found, args.require)
 
 
@@ -70,6 +75,19 @@ def format_json(found: Diagnosis) -> str:
     return json.dumps({"store": found.store, "label": found.label, "findings": findings})
 
 
+def print_findings(found: Diagnosis, where: str) -> None:
+    """On a terminal: a table, and below it what to mend."""
+    print_line(f"{found.store} at {where}")
+    print_line(f"{found.label}: {LABELS[found.label]}")
+    print()
+    marks = {True: "ok", False: "WRONG"}
+    rows = ((marks[one.fine], one.setting, one.value, one.invariant, one.why) for one in found.findings)
+    print_table(("", "setting", "value", "rule", "why"), rows)
+    for one in found.findings:
+        if not one.fine:
+            print_line(f"mend {one.setting}: {one.fix}")
+
+
 def format_table(found: Diagnosis, where: str) -> list[str]:
     lines = [f"{found.store} at {where}", f"{found.label}: {LABELS[found.label]}", ""]
     setting = max((len(one.setting) for one in found.findings), default=0)
@@ -82,4 +100,4 @@ def format_table(found: Diagnosis, where: str) -> list[str]:
 def _format_finding(one: Finding, setting: int, value: int) -> list[str]:
     mark = "ok   " if one.fine else "WRONG"
     line = f"  {mark}  {one.setting:{setting}}  {one.value:{value}}  {one.invariant:3}  {one.why}"
-    return [line] if one.fine else [line, f"         mend: {one.fix}"]
+    return [line] if one.fine else [line, f"         fix:  {one.fix}"]

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from retrysafe.cli import exits
-from retrysafe.cli.output import ProgressLine, print_json, print_note, print_pairs
+from retrysafe.cli.output import ProgressLine, format_count, print_json, print_note, print_pairs
 from retrysafe.cli.parsing import add_json, add_reason
 from retrysafe.cli.session import Audit, Session, make_entry, open_session
 from retrysafe.cli.signals import gate
@@ -23,6 +23,7 @@ from retrysafe.core.times import format_time
 from retrysafe.errors import StoreError, UsageError
 from retrysafe.operators.follow_up import build_command
 from retrysafe.operators.key_actions import decide_forget, is_forgotten
+from retrysafe.operators.record_search import bound_pages, count_examined
 
 PAGE_ROWS = 200
 MAX_NAMED_UNFINISHED = 100
@@ -97,7 +98,8 @@ class Eraser:
         progress = ProgressLine("records", 1_000)
         name = self._session.capabilities.name
         print_note(f"no index of {name} has scopes: every record is read, which may take a while")
-        query = List(self._session.namespace, scope=self._args.scope, limit=PAGE_ROWS)
+        query = bound_pages(List(self._session.namespace, scope=self._args.scope, limit=PAGE_ROWS))
+        examined = 0
         try:
             while not self._complete:
                 page = self._session.execute(replace(query, cursor=self._cursor))
@@ -106,7 +108,8 @@ class Eraser:
                     gate.check()
                 self._counts["unreadable"] += len(page.unreadable)
                 self._cursor, self._complete = page.cursor, not page.cursor
-                progress.advance(sum(self._counts.values()), self._session.estimate_progress(self._cursor))
+                examined += count_examined(page, query.limit, query.examine)
+                progress.advance(examined, self._session.estimate_progress(self._cursor))
                 if self._audit is not None and not self._complete:
                     self._audit.keep_alive()
         except (KeyboardInterrupt, StoreError) as error:
@@ -166,5 +169,6 @@ def print_receipt(args: argparse.Namespace, receipt: dict[str, Any], note: str) 
     left = sum(receipt[name] for name in LEFT)
     if left:
         listing = build_command("keys", "list", "--scope", args.scope, namespace=receipt["namespace"])
-        print_note(f"{left} records were left; finish them and erase again: {listing}")
+        were, them = ("was", "it") if left == 1 else ("were", "them")
+        print_note(f"{format_count(left, 'record')} {were} left; finish {them} and erase again: {listing}")
     return exits.REFUSED if left else exits.DONE

@@ -17,6 +17,7 @@ from retrysafe.cli.output import (
     print_json,
     print_line,
     print_note,
+    print_table,
 )
 from retrysafe.cli.parsing import add_bulk, add_json, add_reason
 from retrysafe.cli.session import Session, open_session, read_reason
@@ -24,7 +25,7 @@ from retrysafe.cli.signals import gate
 from retrysafe.core.records import Record
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.errors import UsageError
-from retrysafe.operators.bulk import BulkAction, BulkFilter, RowResult
+from retrysafe.operators.bulk import BulkAction, BulkFilter, BulkSelection, RowResult
 from retrysafe.operators.errors import NotFound
 from retrysafe.operators.follow_up import build_command
 from retrysafe.operators.key_actions import (
@@ -235,8 +236,7 @@ def _act_on_all(args: argparse.Namespace, session: Session, action: KeyAction) -
     bulk = BulkAction(session, action, wanted)
     choice = bulk.choose(args.cap)
     if not args.yes:
-        for record, _ in choice.chosen:
-            _print_result(args, record, "would change")
+        _print_choice(args, choice)
         print_note(f"{len(choice.chosen)} would be changed, {choice.refused} left alone; add --yes to do it")
         return DONE
     progress, output, changed = ProgressLine("changed", 100), PatientOutput(), 0
@@ -266,6 +266,15 @@ def _act_on_all(args: argparse.Namespace, session: Session, action: KeyAction) -
         print_note(f"somebody was quicker for {found.skipped}: look what they decided, `{why}`, before you go on")
     output.check()
     return CHANGED if found.skipped else DONE
+
+
+def _print_choice(args: argparse.Namespace, choice: BulkSelection) -> None:
+    if not args.json and sys.stdout.isatty():
+        rows = ((each.id.hex()[:12], each.target, each.key, "would change") for each, _ in choice.chosen)
+        print_table(("id", "target", "key", "result"), rows)
+        return
+    for record, _ in choice.chosen:
+        _print_result(args, record, "would change")
 
 
 def _print_result(args: argparse.Namespace, record: Record, result: str) -> None:

@@ -6,12 +6,14 @@ import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any, get_args
 
 from retrysafe.cli import exits, key_actions
 from retrysafe.cli.output import (
     ENCRYPTED,
     ProgressLine,
+    format_count,
     make_progress_reporter,
     print_json,
     print_note,
@@ -40,6 +42,8 @@ from retrysafe.operators.record_search import (
     MAX_EXAMINED_RECORDS,
     RecordFinder,
     RecordQuery,
+    bound_pages,
+    count_examined,
     iter_records,
 )
 
@@ -190,10 +194,12 @@ def run_list(args: argparse.Namespace) -> int:
     with open_session(args) as session:
         now = session.read_time()
         # Not more than is shown: each row may be another page of the disk.
-        listed = iter_records(session.execute, replace(build_query(args), limit=min(PAGE_ROWS, args.limit)))
+        query, progress = replace(build_query(args), limit=min(PAGE_ROWS, args.limit)), ProgressLine("records", 1_000)
+        listed = iter_records(session.execute, bound_pages(query), progress.advance)
         found: Any = _take_first((each for each in listed if is_shown(args, each)), args.limit)
         if args.limit <= MAX_SORTED_ROWS:
             found = sorted(found, key=lambda record: record.created, reverse=True)
+            progress.end()
         shown = 0
         if args.json:
             for shown, record in enumerate(found, 1):  # noqa: B007  # the last number is how many there were
@@ -201,7 +207,7 @@ def run_list(args: argparse.Namespace) -> int:
         else:
             shown = print_table(COLUMNS, (format_row(record, now) for record in found), WIDTHS)
         counted = session.execute(Stats(namespace=args.namespace)) if args.count else None
-        unknown = "" if shown else describe_unknown_name(session, args.namespace, args.scope)
+        unknown = "" if shown else describe_unknown(args, session)
     if unknown:
         print_note(unknown)
     if not args.json or counted is not None:
@@ -219,9 +225,10 @@ def format_totals(counted: StatsReply | None) -> str:
 
 
 def run_export(args: argparse.Namespace) -> int:
-    query = build_query(args)
+    query = bound_pages(build_query(args))
     with open_session(args) as session:
-        progress, number, unreadable, cursor = ProgressLine("keys written"), 0, 0, args.after
+        progress, number, unreadable, cursor = ProgressLine("records", 1_000), 0, 0, args.after
+        examined = 0
         note_full_read(args, session)
         now = session.read_time()
         parts = split_uncertain(query)
@@ -244,7 +251,8 @@ def run_export(args: argparse.Namespace) -> int:
                     gate.check()
                     if number and number % 50_000 < PAGE_ROWS:
                         print_note(f"so far {number:,}; after an interruption continue with --after {cursor}")
-                    progress.advance(number, session.estimate_progress(cursor))
+                    examined += count_examined(page, part.limit, part.examine)
+                    progress.advance(examined, session.estimate_progress(cursor))
         except (KeyboardInterrupt, StoreError, OSError) as error:
             if not isinstance(error, BrokenPipeError):
                 print_note(describe_interruption(cursor if len(parts) == 1 else "", cut=isinstance(error, OSError)))
@@ -254,15 +262,23 @@ def run_export(args: argparse.Namespace) -> int:
         check_written(args, session, number + unreadable)
     print_note(f"{number} written")
     if unreadable:
-        print_note(f"{unreadable} records could not be read and are missing: give --app, which has the key ring")
+        are = "is" if unreadable == 1 else "are"
+        which = f"{format_count(unreadable, 'record')} could not be read and {are} missing"
+        print_note(f"{which}: give --app, which has the key ring")
     return exits.REFUSED if unreadable else exits.DONE
 
 
 def check_written(args: argparse.Namespace, session: Session, number: int) -> None:
     """Raise NotFound if nothing was written, and no record has the name that was asked for."""
-    unknown = "" if number or args.after else describe_unknown_name(session, args.namespace, args.scope)
+    unknown = "" if number or args.after else describe_unknown(args, session)
     if unknown:
         raise exits.NotFound(f"0 written: {unknown}")
+
+
+def describe_unknown(args: argparse.Namespace, session: Session) -> str:
+    """Nothing was listed: say so if the store has no record of this namespace and scope in any state."""
+    all_read = args.state is None and args.kind is None and not args.lapsed
+    return describe_unknown_name(session, args.namespace, args.scope, all_read=all_read)
 
 
 def describe_interruption(cursor: str, *, cut: bool) -> str:
@@ -287,7 +303,7 @@ def split_uncertain(query: List) -> list[tuple[List, str | None]]:
 
 
 def _take_first(records: Iterator[Record], limit: int) -> Iterator[Record]:
-    return (record for record, _ in zip(records, range(limit), strict=False))
+    return islice(records, limit)  # and not one more: it may be another page
 
 
 # One key ----------------------------------------------------------------------------------------

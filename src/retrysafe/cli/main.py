@@ -17,7 +17,7 @@ COMMANDS = {
     "top": ("stats", "the same, live"),
     "tail": ("tail", "what happens to open keys, as it happens"),
     "outbox": ("outbox", "jobs that wait to be published"),
-    "dead-letters": ("dead_letters", "jobs and runs that are not tried again before a person has looked"),
+    "dead-letters": ("dead_letters", "jobs and runs that are not tried again before an operator has looked"),
     "operations": ("operations", "operations and their runs"),
     "erase": ("erase", "erase the stored data of one scope, with a receipt"),
     "audit": ("audit", "who changed what by hand, and why"),

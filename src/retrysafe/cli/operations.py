@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from retrysafe.cli.exits import DONE
 from retrysafe.cli.import_object import load_safe
 from retrysafe.cli.keys import describe_state
-from retrysafe.cli.output import make_progress_reporter, print_json, print_line, print_note
+from retrysafe.cli.output import make_progress_reporter, print_json, print_line, print_note, print_table
 from retrysafe.cli.parsing import add_json, add_reason
 from retrysafe.cli.session import NO_RECORD_ID, quiet_drivers, read_reason
 from retrysafe.cli.settings import require_app
@@ -43,6 +43,10 @@ from retrysafe.operators.session import open_on_safe
 OLD_FLAGS = {"--list": "list", "--diagram": "diagram", "--show": "show", "--resume": "resume", "--undo": "undo"}
 """Options of the release before, and the verbs that replaced them."""
 
+COLUMNS = ("id", "state", "operation", "key", "point", "attempt", "note")
+WIDTHS = (16, 9)
+STEP_COLUMNS = ("operation", "kind", "step", "more")
+LEDGER_COLUMNS = ("", "step", "state", "result", "error")
 VERBS = ("declared", "diagram", "list", "show", "resume", "undo", "cancel")
 
 
@@ -99,7 +103,7 @@ def add_parser(commands: Any) -> None:
     listing.add_argument(
         "--after", default="", metavar="CURSOR", help="with --state: continue a list that ended at its limit"
     )
-    _add_verb(verbs, "show", "show one run and its ledger", run_show, run=True)
+    _add_verb(verbs, "show", "show one run and its journal", run_show, run=True)
     acts = (
         ("resume", "resume one run now, from its recovery point", run_resume),
         ("undo", "undo one run: every step that began, in reverse order", run_undo),
@@ -205,13 +209,26 @@ def run_action(args: argparse.Namespace, verb: RunVerb) -> int:
 
 
 def print_operations(operations: list[Operation]) -> int:
+    """A table on a terminal. In a pipe the steps stand below the name of their operation."""
+    if sys.stdout.isatty():
+        print_table(STEP_COLUMNS, (row for operation in operations for row in list_steps(operation)))
+        return 0
     for operation in operations:
-        print(operation.target)
-        for step in operation.steps.values():
-            more = [word for word, there in (("undo", step.undo), ("find", step.find)) if there is not None]
-            more += ["never repeated"] if not step.repeatable else []
-            print(f"  {step.kind:8} {step.name}{'  (' + ', '.join(more) + ')' if more else ''}")
+        print_line(operation.target)
+        for _, kind, name, more in list_steps(operation):
+            if name:
+                print_line(f"  {kind:8} {name}{f'  ({more})' if more else ''}")
     return 0
+
+
+def list_steps(operation: Operation) -> Iterator[tuple[str, str, str, str]]:
+    """A row for each step. An operation without steps has a row, too."""
+    if not operation.steps:
+        yield operation.target, "", "", ""
+    for step in operation.steps.values():
+        more = [word for word, there in (("undo", step.undo), ("find", step.find)) if there is not None]
+        more += ["never repeated"] if not step.repeatable else []
+        yield operation.target, step.kind, step.name, ", ".join(more)
 
 
 def print_diagrams(operations: list[Operation]) -> int:
@@ -235,9 +252,11 @@ def list_runs(safe: RetrySafe, args: argparse.Namespace) -> int:
     # Read no more than is shown: the store may hold millions.
     found = sorted(islice(named, args.limit), key=lambda record: (record.state is State.COMPLETED, -record.created))
     now = read_time(safe)
-    for record in found:
-        print_json(summarize_run(record, now)) if args.json else print_line(format_line(record, now))
-    if not args.json:
+    if args.json:
+        for record in found:
+            print_json(summarize_run(record, now))
+    else:
+        print_table(COLUMNS, (format_row(record, now) for record in found), WIDTHS)
         more = "; there may be more, see --limit, --state and --name" if len(found) == args.limit else ""
         print(f"{len(found)} shown{more}", file=sys.stderr)
     for name, search in runs.unfinished:
@@ -256,12 +275,22 @@ def read_time(safe: RetrySafe) -> int:
     return int(safe.execute(Lookup(NO_RECORD_ID)).now)
 
 
-def format_line(record: Record, now: int) -> str:
+def format_row(record: Record, now: int) -> tuple[str, ...]:
     state = "submitted" if is_submitted(record) else "lapsed" if record.lapsed(now) else record.state.value
-    note = f"  {record.note}" if record.note else ""
     at = f"at {record.point}" if record.point else "at the start"
-    what = f"{record.id.hex()[:16]}  {state:9}  {record.target}  {record.key}"
-    return f"{what}  {at}  attempt {record.attempt}{note}"
+    return (record.id.hex()[:16], state, record.target, record.key, at, f"attempt {record.attempt}", record.note)
+
+
+def print_ledger(entries: Sequence[Mapping[str, Any]]) -> None:
+    if sys.stdout.isatty():
+        rows = (
+            (n, each["step"], each["state"], each["result"][:80], each["error"]) for n, each in enumerate(entries, 1)
+        )
+        print_table(LEDGER_COLUMNS, rows)
+        return
+    for number, entry in enumerate(entries, 1):
+        error = f"  {entry['error']}" if entry["error"] else ""
+        print_line(f"  {number:2}. {entry['step']:24} {entry['state']:8} {entry['result'][:80]}{error}")
 
 
 def print_run(record: Record, now: int, operation: Operation | None, *, as_json: bool) -> int:
@@ -279,9 +308,7 @@ def print_run(record: Record, now: int, operation: Operation | None, *, as_json:
         print_line(f"{name:10} {value}")
     if journal.cause:
         print_line(f"{'cause':10} {journal.cause}")
-    for number, entry in enumerate(build_ledger(journal), 1):
-        error = f"  {entry['error']}" if entry["error"] else ""
-        print_line(f"  {number:2}. {entry['step']:24} {entry['state']:8} {entry['result'][:80]}{error}")
+    print_ledger(build_ledger(journal))
     if describe_next(record, journal):
         print_line(f"{'next':10} {describe_next(record, journal)}")
     for call, key in keys.items():

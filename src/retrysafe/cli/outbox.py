@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from retrysafe.cli.exits import CHANGED, DONE, ChangedUnderneath, NotFound
-from retrysafe.cli.output import ENCRYPTED, print_json, print_line, print_note, print_table, shorten
+from retrysafe.cli.output import ENCRYPTED, print_json, print_note, print_table, shorten
 from retrysafe.cli.parsing import add_bulk, add_json, add_reason
 from retrysafe.cli.session import Session, make_entry, open_session, read_reason
 from retrysafe.cli.signals import gate
-from retrysafe.core.jobs import AssignJobs, StagedJob
+from retrysafe.core.jobs import AssignJobs, Namespaces, NamespacesReply, StagedJob
 from retrysafe.engine.sealing import MAGIC
 from retrysafe.errors import UsageError
 from retrysafe.operators.follow_up import build_command
@@ -28,6 +30,7 @@ from retrysafe.operators.record_search import MIN_ID_DIGITS
 
 JOB_DIGITS = 32
 COLUMNS = ("id", "state", "namespace", "topic", "deliveries", "due", "error")
+RESULT_COLUMNS = ("id", "topic", "result")
 
 
 def add_parser(commands: Any) -> None:
@@ -61,11 +64,16 @@ def add_parser(commands: Any) -> None:
         "assign",
         help="give jobs without a namespace to an application",
         description="Old releases staged jobs without a namespace. If one application uses the store, its worker "
-        "publishes them. If several applications use it, the jobs wait until this command gives them to one.",
+        "publishes them. If several applications use it, the jobs wait until this command gives them to one. Without "
+        "--yes it only counts them.",
         takes_url=True,
-        examples=("retrysafe outbox assign --namespace shop --because 'all of them are ours'",),
+        examples=(
+            "retrysafe outbox list --namespace ''",
+            "retrysafe outbox assign --namespace shop --because 'all of them are ours' --yes",
+        ),
     )
     assign.add_argument("--namespace", required=True, help="the application that gets the jobs")
+    assign.add_argument("--yes", action="store_true", help="do it; without this it only counts")
     add_reason(assign)
     add_json(assign, "print one JSON object")
     assign.set_defaults(run=run_assign)
@@ -98,7 +106,7 @@ def run_list(args: argparse.Namespace) -> int:
     with open_session(args) as session:
         check_outbox(session)
         found = iter_jobs(session, args.namespace, dead=args.dead, topic=args.topic)
-        chosen = (job for job, _ in zip(found, range(args.limit), strict=False))
+        chosen = islice(found, args.limit)
         if args.json:
             for staged in chosen:
                 print_json(summarize_job(staged) | ({"payload": show_payload(staged)} if args.payload else {}))
@@ -125,19 +133,16 @@ def run_action(args: argparse.Namespace, action: JobAction) -> int:
         check_outbox(session)
         chosen = choose_jobs(session, args)
         if args.all and not args.yes:
-            for staged in chosen:
-                print_result(args, staged, "would change", f"would be {action.result}")
+            print_results(args, ((staged, "would change", f"would be {action.result}") for staged in chosen))
             print_note(f"{len(chosen)} would be changed; add --yes to do it")
             return DONE
         with gate.hold():
             found = act_on_jobs(session, action, chosen, reason, gate.check if args.all else _go_on, topic=args.topic)
         if not args.all and not found.changed:
             raise ChangedUnderneath(f"the job {chosen[0].job.id} changed underneath; nothing was done")
-        for staged in chosen:
-            if found.done[staged.job.id]:
-                print_result(args, staged, "changed", action.result)
-            else:
-                print_result(args, staged, "skipped: it changed underneath")
+        skipped = "skipped: it changed underneath"
+        done = {True: ("changed", action.result), False: (skipped, skipped)}
+        print_results(args, ((staged, *done[found.done[staged.job.id]]) for staged in chosen))
         print_note(f"{found.changed} changed, {found.skipped} skipped; audit row {found.audit[:32]}")
     return CHANGED if found.skipped else DONE
 
@@ -153,7 +158,7 @@ def choose_jobs(session: Session, args: argparse.Namespace) -> list[StagedJob]:
     found = iter_jobs(session, session.namespace, dead=not args.waiting, topic=args.topic if args.all else None)
     jobs = (job for job in found if job.dead != args.waiting)
     if args.all:
-        return [job for job, _ in zip(jobs, range(args.cap), strict=False)]
+        return list(islice(jobs, args.cap))
     low = args.id.lower()
     if not MIN_ID_DIGITS <= len(low) <= JOB_DIGITS:
         raise UsageError(
@@ -189,13 +194,31 @@ def run_assign(args: argparse.Namespace) -> int:
     with open_session(args) as session:
         check_outbox(session)
         entry = make_entry(args, "outbox assign")
+        if not args.yes:
+            return print_assignable(args, session.execute(Namespaces()))
         with gate.hold(), session.act(entry) as audit:
             done = session.execute(AssignJobs(args.namespace))
             audit.result = {"changed": done}
     if args.json:
-        print_json({"namespace": args.namespace, "changed": done, "audit": audit.id})
+        print_json({"namespace": args.namespace, "would_change": 0, "changed": done, "audit": audit.id})
     else:
-        print(f"{done} jobs now belong to {args.namespace!r}")
+        print(f"{count_jobs(done)} now belong{'s' if done == 1 else ''} to {args.namespace!r}")
+    return DONE
+
+
+def count_jobs(number: int) -> str:
+    return "1 job" if number == 1 else f"{number} jobs"
+
+
+def print_assignable(args: argparse.Namespace, found: NamespacesReply) -> int:
+    """How many jobs would go to the application. A mistyped one would have no worker."""
+    if args.json:
+        print_json({"namespace": args.namespace, "would_change": found.unnamed, "changed": 0, "audit": None})
+    else:
+        print(f"{count_jobs(found.unnamed)} would belong to {args.namespace!r}; add --yes to do it")
+    if found.unnamed and args.namespace not in found.names:
+        known = ", ".join(found.names) or "none"
+        print_note(f"no record or job is of {args.namespace!r} yet: check the spelling; there are {known}")
     return DONE
 
 
@@ -224,9 +247,10 @@ def show_payload(staged: StagedJob) -> str:
     return staged.job.payload.decode("utf-8", "backslashreplace")
 
 
-def print_result(args: argparse.Namespace, staged: StagedJob, result: str, words: str = "") -> None:
-    """`result` is for programs, and the same for every action. `words` say to people what was done."""
+def print_results(args: argparse.Namespace, results: Iterable[tuple[StagedJob, str, str]]) -> None:
+    """Each job with its result for programs, which is the same for every action, and with words for people."""
     if args.json:
-        print_json({"id": staged.job.id, "topic": staged.job.topic, "result": result})
+        for staged, result, _ in results:
+            print_json({"id": staged.job.id, "topic": staged.job.topic, "result": result})
     else:
-        print_line(f"{staged.job.id}  {staged.job.topic}  {words or result}")
+        print_table(RESULT_COLUMNS, ((staged.job.id, staged.job.topic, words) for staged, _, words in results))

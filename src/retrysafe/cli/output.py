@@ -86,6 +86,11 @@ def _print_aligned(columns: Sequence[str], rows: list[list[str]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
+def format_count(number: int, noun: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def print_note(text: str, end: str = "\n") -> None:
     """For people, on standard error: standard output has only the result. A note that cannot be written is lost."""
     with suppress(OSError):
@@ -114,32 +119,32 @@ def shorten(text: str, width: int) -> str:
 
 
 class ProgressLine:
-    """Says on standard error how far a long command is, on a terminal in one line."""
+    """Says on standard error how far a long command is, in one line that is written again. Only on a terminal: a log
+    is not to be filled with it."""
 
     def __init__(self, what: str, every: int = 5_000) -> None:
         self._what, self._every, self._last, self._shown = what, every, 0, False
 
     def advance(self, number: int, percent: int | None = None) -> None:
         """`percent`: about how much of the store was read, if that is known."""
-        if number - self._last >= self._every:
+        if number - self._last >= self._every and sys.stderr.isatty():
             self._last = number
             self._shown = True
-            ending = "\r" if sys.stderr.isatty() else "\n"
             about = "" if percent is None else f", about {percent} % of the store read"
-            print_note(f"{number:,} {self._what}{about}", ending)
+            print_note(f"{number:,} {self._what}{about}", "\r")
 
     def end(self) -> None:
-        if self._shown and sys.stderr.isatty():
+        if self._shown:
             print_note("")
 
 
 def make_progress_reporter() -> Callable[[int], None]:
-    """Return a function that prints the progress of a long search on standard error."""
+    """Return a function that prints the progress of a long search on standard error, if that is a terminal."""
     last = 0
 
     def report(examined: int) -> None:
         nonlocal last
-        if examined - last >= PROGRESS_EVERY_RECORDS:
+        if examined - last >= PROGRESS_EVERY_RECORDS and sys.stderr.isatty():
             last = examined
             print_note(f"{examined:,} records examined")
 

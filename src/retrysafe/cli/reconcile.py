@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from retrysafe.cli.import_object import import_object
+from retrysafe.cli.output import print_line, print_table
 from retrysafe.errors import UsageError
 from retrysafe.worker.reconciler import Differences, Reconciliation, reconcile
 
@@ -39,7 +40,13 @@ def run(args: argparse.Namespace) -> int:
     except Exception as error:  # the user's code may raise anything: report it with an exit code of its own
         print(f"retrysafe: could not reconcile: {error if str(error) else type(error).__name__}", file=sys.stderr)
         return EXIT_FAILED
-    print(format_json(found) if args.json else format_table(found))
+    if args.json:
+        print(format_json(found))
+    elif sys.stdout.isatty():
+        print_differences(found)
+    else:
+        for line in format_lines(found):
+            print_line(line)
     return 0 if found.clean else EXIT_DIFFERENT
 
 
@@ -67,7 +74,21 @@ def format_json(found: Differences) -> str:
     return json.dumps({"clean": found.clean, "matched": found.matched, **differences})
 
 
-def format_table(found: Differences) -> str:
+def print_differences(found: Differences) -> None:
+    """On a terminal: how many of each, then which."""
+    items = {words: getattr(found, name) for name, words in DIFFERENCE_LABELS.items()}
+    counts = [("match", found.matched), *((words, len(each)) for words, each in items.items())]
+    print_table(("what", "records"), counts)
+    if found.clean:
+        return
+    print()
+    print_table(("what", "item"), ((words, item) for words, each in items.items() for item in each[:SHOWN_ITEMS]))
+    for words, each in items.items():
+        if len(each) > SHOWN_ITEMS:
+            print_line(f"{words}: {len(each) - SHOWN_ITEMS} more; --json shows them all")
+
+
+def format_lines(found: Differences) -> list[str]:
     lines = [f"{found.matched} match"]
     for name, words in DIFFERENCE_LABELS.items():
         items = getattr(found, name)
@@ -75,4 +96,4 @@ def format_table(found: Differences) -> str:
         lines += [f"  {item}" for item in items[:SHOWN_ITEMS]]
         if len(items) > SHOWN_ITEMS:
             lines.append(f"  … and {len(items) - SHOWN_ITEMS} more; --json shows them all")
-    return "\n".join(lines)
+    return lines

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from retrysafe.cli import exits
-from retrysafe.cli.output import print_json, print_note, print_table, shorten
+from retrysafe.cli.output import format_count, print_json, print_note, print_table, shorten
 from retrysafe.cli.parsing import add_json
 from retrysafe.operators.route_usage import RouteUse, add_up, parse_census, summarize_use
 
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         columns = ("route", "client", "requests", "keyed", "missing", "malformed", "refused", "verdict")
         print_table(columns, map(format_use, shown), (40, 16, 8, 8, 8, 8, 8))
-        print_note(f"{len(shown)} rows from {len(args.sources)} sources")
+        print_note(f"{format_count(len(shown), 'row')} from {format_count(len(args.sources), 'source')}")
     return exits.DONE if all(use.verdict in ("ready for required", "no requests") for use in shown) else exits.REFUSED
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from retrysafe.cli import exits
 from retrysafe.cli.output import format_age, print_json, print_line, print_note, print_table
 from retrysafe.cli.parsing import add_json
 from retrysafe.cli.session import open_session
-from retrysafe.core.backlog import DEFAULT_LIMIT_ROWS, OpenGroup
+from retrysafe.core.backlog import DEFAULT_LIMIT_ROWS, OpenGroup, TopicGroup
 from retrysafe.errors import UsageError
 from retrysafe.operators.name_check import describe_unknown_name
 from retrysafe.operators.overview import Overview, read_overview, summarize_overview
@@ -114,11 +115,21 @@ def print_overview(overview: Overview) -> None:
         columns = ("kind", "target", "in progress", "lapsed", "uncertain", "oldest")
         ordered = sorted(found.groups, key=lambda group: (-group.uncertain, -group.in_progress))
         print_table(columns, (_format_group(group, now) for group in ordered), (9, 40, 11, 6, 9), headed=True)
-    for group in jobs.groups if jobs is not None else ():
-        waiting = f"{group.waiting} waiting, oldest {_age(group.oldest_waiting, now)}"
-        print_line(f"topic {group.topic}: {waiting}; {group.dead} dead")
+    if jobs is not None:
+        print_topics(jobs.groups, now)
     if found.truncated:
         print_note("there is more than was read: --examine N reads more")
+
+
+def print_topics(groups: Sequence[TopicGroup], now: int) -> None:
+    if sys.stdout.isatty() and groups:
+        print()
+        columns = ("topic", "waiting", "oldest", "dead")
+        print_table(columns, ((each.topic, each.waiting, _age(each.oldest_waiting, now), each.dead) for each in groups))
+        return
+    for group in groups:
+        waiting = f"{group.waiting} waiting, oldest {_age(group.oldest_waiting, now)}"
+        print_line(f"topic {group.topic}: {waiting}; {group.dead} dead")
 
 
 def _format_group(group: OpenGroup, now: int) -> tuple[Any, ...]:

@@ -126,8 +126,8 @@ class RetrySafe:
             raise UsageError("cache= goes with a URL; put stores of your own into Tiered(store, cache)")
         if store is None and async_store is None:
             raise StoreURLError(
-                "RetrySafe() needs a store: RetrySafe('sqlite:///app.db'), a store of your own, or the environment "
-                "variable RETRYSAFE_URL"
+                "RetrySafe() needs a store: give its URL, RetrySafe('sqlite:///app.db'), or a store of your own, or "
+                "set the environment variable RETRYSAFE_URL (only commands read retrysafe.toml and [tool.retrysafe])"
             )
         if store is not None and not isinstance(store, Store):
             raise StoreURLError(

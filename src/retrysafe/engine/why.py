@@ -16,7 +16,7 @@ from retrysafe.engine.audit import AUDIT_KIND
 REFUSED_BY_CODE = "by OperationChanged"
 """How the note of a run ends that this code refused to go on with (operations/flow.py: release_at_point)."""
 DEAD_LETTER = "dead letter:"
-"""How the note of a run begins that is not tried again before a person has looked."""
+"""How the note of a run begins that is not tried again before an operator has looked."""
 
 
 class Explanation(NamedTuple):
@@ -58,7 +58,7 @@ def _explain_uncertain(record: Record) -> Explanation:
     return Explanation(
         "uncertain",
         f"attempt {record.attempt} began at {format_time(record.started)}, and nobody knows how it ended: {note}",
-        "refused: outcome unknown (500, outcome_unknown)",
+        "refused: outcome unknown (500, outcome-unknown)",
         "nothing: it stays until a person says how it ended (or code of yours does: safe.resolve), or its owner comes "
         "back",
         resume,

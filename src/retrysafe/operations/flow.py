@@ -95,7 +95,7 @@ def start(
 
 
 def give_up(operation: OperationSpec, task: Task, claim: Claim, events: Events) -> Flow[None]:
-    """Make a dead letter of a run whose attempts all died: nothing is tried again before a person has looked."""
+    """Make a dead letter of a run whose attempts all died: nothing is tried again before an operator has looked."""
     outcome = yield from claim_or_wait(claim, task, events)
     if not isinstance(outcome, Execute):
         return

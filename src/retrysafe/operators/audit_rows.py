@@ -19,7 +19,7 @@ class AuditSearch:
         self,
         session: Session,
         since: int = 0,
-        limit: int = MAX_EXAMINED_RECORDS,
+        limit: int | None = MAX_EXAMINED_RECORDS,
         report: Report = lambda examined: None,
         *,
         examine: int = 0,

@@ -1,4 +1,4 @@
-"""Everything that is not tried again before a person has looked: jobs of the outbox whose deliveries all failed, and
+"""Everything that is not tried again before an operator has looked: jobs of the outbox whose deliveries all failed, and
 runs of operations that gave up."""
 
 from __future__ import annotations

@@ -24,6 +24,10 @@ PAGE_RECORDS = 200
 MAX_EXAMINED_RECORDS = 100_000
 """The default limit of one search. It takes a few seconds."""
 
+EXAMINED_PAGE_RECORDS = 2_000
+"""Where no index serves a filter, a page ends after so many records, whether any matched or not. So a command can say
+how far it is, and be stopped, where few records of a large store match."""
+
 DEFAULT_NAMESPACE = "default"
 
 MIN_ID_DIGITS = 8
@@ -42,13 +46,21 @@ class RecordSource(Protocol):
 # Lists ------------------------------------------------------------------------------------------
 
 
-def iter_records(execute: Callable[[Any], Any], query: List) -> Iterator[Record]:
-    """Yield every record of a list, page by page (`StateSearch`)."""
-    yield from StateSearch(execute, query, query.limit)
-
-
 Report = Callable[[int], None]
 """Called with the number of records that were examined so far."""
+
+
+def iter_records(
+    execute: Callable[[Any], Any], query: List, report: Report = lambda examined: None
+) -> Iterator[Record]:
+    """Yield every record of a list, page by page (`StateSearch`)."""
+    yield from StateSearch(execute, query, query.limit, report=report)
+
+
+def bound_pages(query: List) -> List:
+    """The query with pages that end after a number of records, if it has a filter that no index serves. Pure."""
+    unserved = query.scope is not None or query.kind is not None
+    return replace(query, examine=EXAMINED_PAGE_RECORDS) if unserved and not query.examine else query
 
 
 class RecordSearch:
@@ -88,16 +100,21 @@ class StateSearch:
     not marked them as uncertain yet."""
 
     def __init__(
-        self, execute: Callable[[Any], Any], query: List, page_records: int, examine: int | None = None
+        self,
+        execute: Callable[[Any], Any],
+        query: List,
+        page_records: int,
+        examine: int | None = None,
+        report: Report = lambda examined: None,
     ) -> None:
-        self._execute, self._page_records, self._examine = execute, page_records, examine
-        self._query = replace(query, examine=examine or 0)
+        self._execute, self._page_records, self._examine, self._report = execute, page_records, examine, report
+        self._query = replace(query, examine=examine or query.examine)
         self.complete = True
 
     def __iter__(self) -> Iterator[Record]:
         left = self._examine
         for query, on_lapse in self._split():
-            search = RecordSearch(self._execute, query, left, page_records=self._page_records)
+            search = RecordSearch(self._execute, query, left, self._report, self._page_records)
             yield from (record for record in search if on_lapse in ("", record.on_lapse))
             left = None if left is None else left - search.examined
             self.complete = self.complete and not search.cursor

@@ -32,5 +32,5 @@ def find_unnamed_jobs(url: str) -> Finding | None:
         return None
     jobs = "1 staged job belongs" if seen.unnamed == 1 else f"{seen.unnamed} staged jobs belong"
     why = f"{jobs} to no application, and the store is used by {', '.join(applications)}: no worker publishes it"
-    fix = f"retrysafe outbox assign {safe_url(url)} --namespace NAME --because TEXT"
+    fix = f"retrysafe outbox assign {safe_url(url)} --namespace NAME --because TEXT --yes"
     return bad("outbox", seen.unnamed, "exactly-once-capable", why, fix, invariant="I34")

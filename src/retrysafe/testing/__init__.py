@@ -2,7 +2,7 @@
 
 A store is finished when it passes the contract suite. In your test module, define a fixture `do` and import the test
 functions of each topic (claim, fence, settle, expiry, identity, listing, backlog, many, forget, late, resume; and
-outbox and job_backlog, if the store has an outbox):
+list_by_id, list_by_key, outbox and job_backlog, if the store declares `lists_by_id`, `finds_keys` or `outbox`):
 
     from retrysafe.testing import Do
     from retrysafe.testing.contract.claim import *

@@ -124,8 +124,8 @@ def mark_split(claim: Claim, task: Task, context: TxContext) -> TxFlow[Transacti
 
 def mark_split_in_store(claim: Claim) -> TxFlow[None]:
     """Mark the key uncertain through the store: the user gave one connection, and it was lost. The lease of this claim
-    is over at once, and its outcome unknown: an operator is asked, too, if nothing more reaches the store. A claim with a
-    lease would be given back in the background if its reply was lost (engine/orphaned_claims.py)."""
+    is over at once, and its outcome unknown: an operator is asked even if nothing more reaches the store. A claim with
+    a lease would be given back in the background if its reply was lost (engine/orphaned_claims.py)."""
     reply: ClaimReply = yield replace(claim, lease=0, on_lapse="uncertain")
     if reply.granted and reply.record is not None:
         yield Suspect(claim.id, reply.record.fence, SPLIT_NOTE)

@@ -157,7 +157,7 @@ class Completer:
                 *(record.target, record.id.hex()[:16], record.attempt + 1, type(error).__name__, type(cause).__name__),
             )
             if isinstance(error, OutcomeUnknown):
-                return "dead"  # not tried again before a person has looked
+                return "dead"  # not tried again before an operator has looked
             if isinstance(error, OperationChanged):
                 self._note_refusal(record.id)
                 return "later"

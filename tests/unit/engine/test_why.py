@@ -52,7 +52,7 @@ def release_at_charge(error: str) -> list[Any]:
             claim("k", lease=60, now=1),
             [lambda record: Suspect(record.id, record.fence, "no answer", now=2)],
             3,
-            ("uncertain", "no answer", "outcome_unknown"),
+            ("uncertain", "no answer", "outcome-unknown"),
             ("keys resolve",),
         ),
         (

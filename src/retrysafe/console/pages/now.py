@@ -43,7 +43,7 @@ def count_claims(figures: Figures) -> Counts:
 
 
 def order_groups(groups: tuple[OpenGroup, ...]) -> list[OpenGroup]:
-    """What a person must decide comes first."""
+    """What an operator must decide comes first."""
     return sorted(groups, key=lambda group: (-group.uncertain, -group.lapsed, -group.in_progress))
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import asyncio  # sync: import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import asyncmy
 from asyncmy.errors import MySQLError
 
-from retrysafe.core.ops import Op
-from retrysafe.errors import StoreUnclear
+from retrysafe.core.ops import Op, Renew
+from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import afollow
-from retrysafe.stores.mysql import batches
+from retrysafe.stores.mysql import batches, renewals
 from retrysafe.stores.mysql.apool import AsyncConnect, build_pool
 from retrysafe.stores.mysql.dialect import CAPABILITIES, DIALECT, READ_TIMEOUT_SECONDS, MysqlLocation, upgrade
 from retrysafe.stores.mysql.errors import ERROR_FACTORIES, translate_error
@@ -31,10 +31,17 @@ from retrysafe.stores.mysql.protocol import (
     read_rows,
 )
 from retrysafe.stores.sql.aretrying import arun_with_retries
-from retrysafe.stores.sql.batches import SEND_UNBATCHED
+from retrysafe.stores.sql.batches import (
+    HELD,
+    SEND_UNBATCHED,
+    held_rows_error,
+    partly_committed_error,
+    row_held_error,
+)
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT_PREFIX, build_names
 from retrysafe.stores.sql.plans import SqlPlans, sort_by_id
+from retrysafe.stores.sql.shares import Use, use_of
 
 R = TypeVar("R")
 
@@ -65,8 +72,13 @@ class AsyncMysqlStore:
         return cls(connect, table=at.names.bare, pool=at.pool, pool_timeout=at.pool_timeout, url=at.url)
 
     async def execute(self, op: Op[R]) -> R:
+        if type(op) is Renew:
+            [renewed] = await self._renew([op])
+            if renewed is HELD:
+                raise row_held_error()
+            return renewed  # type: ignore[no-any-return]
         return await self._with_retries(
-            lambda connection: afollow(self._plans.plan_operation(op), self._build_sender(connection))
+            lambda connection: afollow(self._plans.plan_operation(op), self._build_sender(connection)), use_of((op,))
         )
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
@@ -75,18 +87,48 @@ class AsyncMysqlStore:
         if not ops:
             return []
         if not batches.can_batch(ops):
-            return await self._with_retries(lambda connection: self._execute_one_by_one(connection, ops))
-        replies = await self._with_retries(lambda connection: self._execute_batch(connection, ops))
-        for place, reply in enumerate(replies):
-            if reply is SEND_UNBATCHED:
-                replies[place] = await self.execute(ops[place])
+            return await self._with_retries(lambda connection: self._execute_one_by_one(connection, ops), "batch")
+        if renewals.are_renewals(ops):
+            replies = await self._renew(ops)
+            if HELD in replies:
+                raise held_rows_error(replies)
+            return replies
+        replies = await self._with_retries(lambda connection: self._execute_batch(connection, ops), use_of(ops))
+        try:
+            for place, reply in enumerate(replies):
+                if reply is SEND_UNBATCHED:
+                    replies[place] = await self.execute(ops[place])
+        except StoreUnavailable as error:
+            raise partly_committed_error(error) from error
         return replies
+
+    async def _renew(self, ops: Sequence[Any]) -> list[Any]:
+        """Renew what is not locked. Renewals that met locked rows are sent once more, all together, so that the pause
+        does not grow with their number. HELD stays where the row is still locked."""
+        replies = await self._renew_unlocked(ops)
+        held = renewals.take_held(ops, replies)
+        if not held:
+            return replies
+        await asyncio.sleep(renewals.compute_pause(held))
+        try:
+            return renewals.replace_held(replies, await self._renew_unlocked(held))
+        except StoreUnavailable as error:
+            if len(held) == len(ops):
+                raise
+            raise partly_committed_error(error) from error
+
+    async def _renew_unlocked(self, ops: Sequence[Renew]) -> list[Any]:
+        def work(connection: Any) -> Awaitable[list[Any]]:
+            plan = renewals.plan_renewals(self._plans.texts, ops, batches.Quoted(connection.escape))
+            return afollow(plan, lambda packet: _send_packet(connection, self._url, packet, batch=False))
+
+        return await self._with_retries(work, "renewal")
 
     async def _execute_batch(self, connection: Any, ops: Sequence[Op[Any]]) -> list[Any]:
         quoted = batches.Quoted(connection.escape)
         plan = batches.plan_batch(self._plans.texts, ops, quoted, self._plans.expects_record)
         replies, met = await self._or_roll_back(
-            connection, lambda: afollow(plan, lambda packet: _send_packet(connection, self._url, packet))
+            connection, lambda: afollow(plan, lambda packet: _send_packet(connection, self._url, packet, batch=True))
         )
         if met is not None:
             self._plans.expects_record = met
@@ -118,14 +160,14 @@ class AsyncMysqlStore:
 
     async def migrate(self, recreate: Collection[str] = ()) -> list[str]:
         return await self._with_retries(
-            lambda connection: afollow(upgrade(self.names, recreate=recreate), self._build_sender(connection))
+            lambda connection: afollow(upgrade(self.names, recreate=recreate), self._build_sender(connection)), "alone"
         )
 
     async def aclose(self) -> None:
         await self._pool.aclose()
 
-    async def _with_retries(self, work: Callable[[Any], Awaitable[R]]) -> R:
-        return await arun_with_retries(self._pool, work, ERROR_FACTORIES)
+    async def _with_retries(self, work: Callable[[Any], Awaitable[R]], use: Use) -> R:
+        return await arun_with_retries(self._pool, work, ERROR_FACTORIES, use)
 
     def _build_sender(self, connection: Any) -> Callable[[Statement], Awaitable[Rows]]:
         """A sender of single statements, as a plan needs it."""
@@ -141,9 +183,9 @@ async def _send(connection: Any, url: str, batch: bool, statements: Sequence[Sta
     return await _follow_packets(connection, url, batch, lambda cursor: plan_packets(statements, cursor.mogrify))
 
 
-async def _send_packet(connection: Any, url: str, packet: batches.Packet) -> list[Rows]:
+async def _send_packet(connection: Any, url: str, packet: batches.Packet, *, batch: bool) -> list[Rows]:
     """Send the statements of a batch, which have their values in them, and return the rows of each."""
-    return await _follow_packets(connection, url, True, lambda cursor: plan_packet(packet))
+    return await _follow_packets(connection, url, batch, lambda cursor: plan_packet(packet))
 
 
 async def _follow_packets(connection: Any, url: str, batch: bool, plan: Callable[[Any], PacketPlan]) -> list[Rows]:

@@ -7,13 +7,14 @@ A write says how many rows it changed, not which. If all of them changed, every 
 packet reads their records after the commit: the token on a record says who has the claim, and a settled record whether
 it was settled by this operation. What is still open is executed alone.
 
-Claims go first, and each kind is sorted by id. So two batches of two processes cannot deadlock: a batch that waits with
-its claims holds only new rows, which no other transaction can see yet.
+Claims go first, sorted by id. So two batches of two processes cannot deadlock: a batch that waits with its claims holds
+only new rows, which no other transaction can see yet. It waits for no other rows (lock_many.sql): if one is locked,
+each operation goes its own way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -94,12 +95,15 @@ def _write(texts: Mapping[str, str], ops: Sequence[Any], quoted: Quoted) -> Plan
     kinds = {kind: sorted((op for op in ops if type(op) is kind), key=_ID) for kind in BATCHES}
     kinds = {kind: group for kind, group in kinds.items() if group}
     now = ops[0].now
-    statements = [_build_statement(texts, BATCHES[kind], group, quoted) for kind, group in kinds.items()]
-    clock = _fill_now(texts["clock_many"], now)
-    if len(statements) > 1:
-        _, _, *answers, _ = yield [clock, _BEGIN, *statements, _COMMIT]
-    else:
+    statements = [build_statement(texts, BATCHES[kind], group, quoted) for kind, group in kinds.items()]
+    clock = build_clock(texts, now)
+    if list(kinds) == [Claim]:
         _, *answers = yield [clock, *statements]  # a statement alone is a transaction
+    else:
+        births = statements[:1] if Claim in kinds else []
+        lock = texts["lock_many"].replace("{ids}", _list_ids(op for op in ops if type(op) is not Claim))
+        _, _, *answers, _ = yield [clock, _BEGIN, *births, lock, *statements[len(births) :], _COMMIT]
+        del answers[len(births)]
     replies: dict[bytes, Any] = {}
     for (kind, group), changed in zip(kinds.items(), answers, strict=True):
         if len(changed) == len(group):
@@ -112,7 +116,11 @@ _BEGIN, _COMMIT = "START TRANSACTION", "COMMIT"
 _ID = attrgetter("id")
 
 
-def _build_statement(texts: Mapping[str, str], batch: RowsStatement, ops: Sequence[Any], quoted: Quoted) -> str:
+def build_clock(texts: Mapping[str, str], now: int | None) -> str:
+    return _fill_now(texts["clock_many"], now)
+
+
+def build_statement(texts: Mapping[str, str], batch: RowsStatement, ops: Sequence[Any], quoted: Quoted) -> str:
     first, *others = [batch.write_row(op, quoted) for op in ops]
     named = ", ".join([f"{value} AS `{name}`" for name, value in zip(batch.columns, first, strict=True)])
     union = "".join([f" UNION ALL SELECT {', '.join(row)}" for row in others])
@@ -120,8 +128,7 @@ def _build_statement(texts: Mapping[str, str], batch: RowsStatement, ops: Sequen
 
 
 def _read_records(texts: Mapping[str, str], ops: Sequence[Any]) -> Plan[Packet, Found]:
-    ids = ", ".join([_hex(op.id) for op in ops])
-    [answer] = yield [_fill_now(texts["read_many"], ops[0].now).replace("{ids}", ids)]
+    [answer] = yield [_fill_now(texts["read_many"], ops[0].now).replace("{ids}", _list_ids(ops))]
     records = [(moment, rows.read_record(columns)) for moment, *columns in answer]
     return {record.id: (moment, record) for moment, record in records}
 
@@ -150,6 +157,10 @@ def _read_reply(op: Any, seen: tuple[int, Record] | None) -> Any:
 
 def _hex(value: bytes) -> str:
     return f"x'{value.hex()}'"
+
+
+def _list_ids(ops: Iterable[Any]) -> str:
+    return ", ".join([_hex(op.id) for op in ops])
 
 
 def _write_claim(op: Claim, quoted: Quoted) -> tuple[str, ...]:

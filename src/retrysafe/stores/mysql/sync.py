@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -10,10 +11,10 @@ from typing import Any, TypeVar
 import pymysql
 from pymysql.err import MySQLError
 
-from retrysafe.core.ops import Op
-from retrysafe.errors import StoreUnclear
+from retrysafe.core.ops import Op, Renew
+from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import follow
-from retrysafe.stores.mysql import batches
+from retrysafe.stores.mysql import batches, renewals
 from retrysafe.stores.mysql.dialect import CAPABILITIES, DIALECT, MysqlLocation, upgrade
 from retrysafe.stores.mysql.errors import ERROR_FACTORIES, translate_error
 from retrysafe.stores.mysql.pool import Connect, build_pool
@@ -29,11 +30,18 @@ from retrysafe.stores.mysql.protocol import (
     plan_packets,
     read_rows,
 )
-from retrysafe.stores.sql.batches import SEND_UNBATCHED
+from retrysafe.stores.sql.batches import (
+    HELD,
+    SEND_UNBATCHED,
+    held_rows_error,
+    partly_committed_error,
+    row_held_error,
+)
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT_PREFIX, build_names
 from retrysafe.stores.sql.plans import SqlPlans, sort_by_id
 from retrysafe.stores.sql.retrying import run_with_retries
+from retrysafe.stores.sql.shares import Use, use_of
 
 R = TypeVar("R")
 
@@ -64,8 +72,13 @@ class MysqlStore:
         return cls(connect, table=at.names.bare, pool=at.pool, pool_timeout=at.pool_timeout, url=at.url)
 
     def execute(self, op: Op[R]) -> R:
+        if type(op) is Renew:
+            [renewed] = self._renew([op])
+            if renewed is HELD:
+                raise row_held_error()
+            return renewed  # type: ignore[no-any-return]
         return self._with_retries(
-            lambda connection: follow(self._plans.plan_operation(op), self._build_sender(connection))
+            lambda connection: follow(self._plans.plan_operation(op), self._build_sender(connection)), use_of((op,))
         )
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
@@ -74,18 +87,48 @@ class MysqlStore:
         if not ops:
             return []
         if not batches.can_batch(ops):
-            return self._with_retries(lambda connection: self._execute_one_by_one(connection, ops))
-        replies = self._with_retries(lambda connection: self._execute_batch(connection, ops))
-        for place, reply in enumerate(replies):
-            if reply is SEND_UNBATCHED:
-                replies[place] = self.execute(ops[place])
+            return self._with_retries(lambda connection: self._execute_one_by_one(connection, ops), "batch")
+        if renewals.are_renewals(ops):
+            replies = self._renew(ops)
+            if HELD in replies:
+                raise held_rows_error(replies)
+            return replies
+        replies = self._with_retries(lambda connection: self._execute_batch(connection, ops), use_of(ops))
+        try:
+            for place, reply in enumerate(replies):
+                if reply is SEND_UNBATCHED:
+                    replies[place] = self.execute(ops[place])
+        except StoreUnavailable as error:
+            raise partly_committed_error(error) from error
         return replies
+
+    def _renew(self, ops: Sequence[Any]) -> list[Any]:
+        """Renew what is not locked. Renewals that met locked rows are sent once more, all together, so that the pause
+        does not grow with their number. HELD stays where the row is still locked."""
+        replies = self._renew_unlocked(ops)
+        held = renewals.take_held(ops, replies)
+        if not held:
+            return replies
+        time.sleep(renewals.compute_pause(held))
+        try:
+            return renewals.replace_held(replies, self._renew_unlocked(held))
+        except StoreUnavailable as error:
+            if len(held) == len(ops):
+                raise
+            raise partly_committed_error(error) from error
+
+    def _renew_unlocked(self, ops: Sequence[Renew]) -> list[Any]:
+        def work(connection: Any) -> list[Any]:
+            plan = renewals.plan_renewals(self._plans.texts, ops, batches.Quoted(connection.escape))
+            return follow(plan, lambda packet: _send_packet(connection, self._url, packet, batch=False))
+
+        return self._with_retries(work, "renewal")
 
     def _execute_batch(self, connection: Any, ops: Sequence[Op[Any]]) -> list[Any]:
         quoted = batches.Quoted(connection.escape)
         plan = batches.plan_batch(self._plans.texts, ops, quoted, self._plans.expects_record)
         replies, met = self._or_roll_back(
-            connection, lambda: follow(plan, lambda packet: _send_packet(connection, self._url, packet))
+            connection, lambda: follow(plan, lambda packet: _send_packet(connection, self._url, packet, batch=True))
         )
         if met is not None:
             self._plans.expects_record = met
@@ -117,14 +160,14 @@ class MysqlStore:
 
     def migrate(self, recreate: Collection[str] = ()) -> list[str]:
         return self._with_retries(
-            lambda connection: follow(upgrade(self.names, recreate=recreate), self._build_sender(connection))
+            lambda connection: follow(upgrade(self.names, recreate=recreate), self._build_sender(connection)), "alone"
         )
 
     def close(self) -> None:
         self._pool.close()
 
-    def _with_retries(self, work: Callable[[Any], R]) -> R:
-        return run_with_retries(self._pool, work, ERROR_FACTORIES)
+    def _with_retries(self, work: Callable[[Any], R], use: Use) -> R:
+        return run_with_retries(self._pool, work, ERROR_FACTORIES, use)
 
     def _build_sender(self, connection: Any) -> Callable[[Statement], Rows]:
         """A sender of single statements, as a plan needs it."""
@@ -140,9 +183,9 @@ def _send(connection: Any, url: str, batch: bool, statements: Sequence[Statement
     return _follow_packets(connection, url, batch, lambda cursor: plan_packets(statements, cursor.mogrify))
 
 
-def _send_packet(connection: Any, url: str, packet: batches.Packet) -> list[Rows]:
+def _send_packet(connection: Any, url: str, packet: batches.Packet, *, batch: bool) -> list[Rows]:
     """Send the statements of a batch, which have their values in them, and return the rows of each."""
-    return _follow_packets(connection, url, True, lambda cursor: plan_packet(packet))
+    return _follow_packets(connection, url, batch, lambda cursor: plan_packet(packet))
 
 
 def _follow_packets(connection: Any, url: str, batch: bool, plan: Callable[[Any], PacketPlan]) -> list[Rows]:

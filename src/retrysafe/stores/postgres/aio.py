@@ -20,15 +20,12 @@ from retrysafe.stores.postgres import (
     notify,
     pipeline,
 )  # sync: from retrysafe.stores.postgres import batches, deadline, notify, pipeline
-from retrysafe.stores.postgres.batches import CLAIM_AGAIN, HELD, OpGroup, can_batch
+from retrysafe.stores.postgres.batches import CLAIM_AGAIN, OpGroup, can_batch
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, PostgresLocation
 from retrysafe.stores.postgres.errors import (
     ConnectFailures,
-    held_rows_error,
     is_demoted,
     lock_timeout_error,
-    partly_committed_error,
-    row_held_error,
     serialization_error,
     translate_error,
     unstorable_value_error,
@@ -36,12 +33,12 @@ from retrysafe.stores.postgres.errors import (
 from retrysafe.stores.postgres.lines import AsyncLine, AsyncLines
 from retrysafe.stores.postgres.pipeline import BoundStatement, StatementRows
 from retrysafe.stores.postgres.pool import AsyncPool, abuild_pool, aread_conninfo
-from retrysafe.stores.postgres.shares import Use, use_of
 from retrysafe.stores.sql import migrations
-from retrysafe.stores.sql.batches import SEND_UNBATCHED
+from retrysafe.stores.sql.batches import HELD, SEND_UNBATCHED, held_rows_error, partly_committed_error
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT_PREFIX, build_names
 from retrysafe.stores.sql.plans import LockNotAvailable, RetryNow, SqlPlans, sort_by_id
+from retrysafe.stores.sql.shares import Use, use_of
 
 R = TypeVar("R")
 
@@ -99,7 +96,7 @@ class AsyncPostgresStore:
             await self._complete_replies(ops, replies)
         self._short_claims = batches.has_no_refusal(replies)
         if HELD in replies:
-            raise held_rows_error([row_held_error() if reply is HELD else reply for reply in replies])
+            raise held_rows_error(replies)
         return replies
 
     async def _execute_batch(self, ops: Sequence[Op[Any]], short_claims: bool) -> list[Any]:

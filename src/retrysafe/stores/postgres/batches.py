@@ -21,13 +21,10 @@ from retrysafe.stores.postgres import arrays
 from retrysafe.stores.postgres.arrays import Pack
 from retrysafe.stores.postgres.pipeline import BoundStatement, StatementRows, number_parameters
 from retrysafe.stores.sql import rows
-from retrysafe.stores.sql.batches import SEND_UNBATCHED, is_batchable, read_refusal
+from retrysafe.stores.sql.batches import HELD, SEND_UNBATCHED, is_batchable, read_refusal
 
 CLAIM_AGAIN = object()
 """In the place of a reply: the short claim found a record. Send the whole claim, together with others."""
-
-HELD = object()
-"""In the place of a reply: another transaction has locked the row, and the renewal did not wait for it."""
 
 ReadReplies = Callable[[Sequence[Any], StatementRows], list[Any]]
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
@@ -20,6 +17,7 @@ from retrysafe.errors import (
 from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.postgres.pool import AsyncPool, Pool, read_failure
 from retrysafe.stores.sql.plans import LockNotAvailable, RetryNow
+from retrysafe.stores.sql.shares import Use
 from retrysafe.stores.sql.sqlstates import (
     LOCK_NOT_AVAILABLE_CODE,
     READ_ONLY_CODE,
@@ -91,21 +89,8 @@ def lock_timeout_error() -> StoreUnavailable:
     )
 
 
-def held_rows_error(replies: Sequence[Any]) -> BatchRefused:
-    """For a batch in which some renewals met a locked row. The other operations of the batch are committed."""
-    return BatchRefused("a key of this batch is held by an open transaction; send its operation again", replies)
-
-
-def partly_committed_error(error: StoreError) -> StoreUnclear:
-    return StoreUnclear(f"a part of this batch is committed, another part is not: {error}")
-
-
-def row_held_error() -> StoreUnavailable:
-    """For a renewal in a batch whose row is still locked after its short wait."""
-    return StoreUnavailable(
-        "the key's row is held by an open transaction; nothing was done: end that transaction, and send the operation "
-        "again"
-    )
+def no_share_error(use: Use, size: int, seconds: float) -> PoolTimeout:
+    return PoolTimeout(f"all connections that this use ({use}) may have of {size} were in use for {seconds:g} s")
 
 
 def serialization_error(tries: int, *, batch: bool) -> StoreError:

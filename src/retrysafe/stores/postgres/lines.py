@@ -6,7 +6,7 @@ ended, when it was kept for MAX_KEPT_SECONDS (the pool replaces connections that
 drained, and when another caller waits for a connection. A pool of the user's keeps its own connections.
 
 After the first renewal one more line is kept, for renewals. A renewal then need not wait until the pool has made
-connections for others. shares.py says how many connections others leave to renewals.
+connections for others. stores/sql/shares.py says how many connections others leave to renewals.
 
 The waiting caller and the caller that gives back cannot miss each other. The one counts itself, and then looks at the
 kept lines. The other keeps its line, and then looks at the count.
@@ -26,9 +26,10 @@ from psycopg.waiting import Ready, Wait
 
 from retrysafe.stores.postgres import deadline
 from retrysafe.stores.postgres.dialect import CAPABILITIES
+from retrysafe.stores.postgres.errors import no_share_error
 from retrysafe.stores.postgres.pipeline import PipelineGen, PreparedNames, close_if_broken
 from retrysafe.stores.postgres.pool import AsyncPool, Pool
-from retrysafe.stores.postgres.shares import AsyncShares, Shares, Use
+from retrysafe.stores.sql.shares import AsyncShares, Shares, Use
 
 MAX_KEPT_LINES = CAPABILITIES.max_in_flight
 MAX_KEPT_SECONDS = 60.0
@@ -171,7 +172,7 @@ class AsyncLines:
 
     def __init__(self, pool: AsyncPool, keeps: bool) -> None:
         self._pool = pool
-        self._shares = AsyncShares(pool.max_size, pool.timeout)
+        self._shares = AsyncShares(pool.max_size, pool.timeout, no_share_error)
         self._kept: list[AsyncLine] = []
         self._for_renewals: list[AsyncLine] = []
         self._most, self._most_for_renewals = count_kept_lines(pool.max_size, keeps)
@@ -250,7 +251,7 @@ class Lines:
 
     def __init__(self, pool: Pool, keeps: bool) -> None:
         self._pool = pool
-        self._shares = Shares(pool.max_size, pool.timeout)
+        self._shares = Shares(pool.max_size, pool.timeout, no_share_error)
         self._kept: list[Line] = []
         self._for_renewals: list[Line] = []
         self._most, self._most_for_renewals = count_kept_lines(pool.max_size, keeps)

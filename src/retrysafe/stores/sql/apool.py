@@ -1,5 +1,6 @@
 # pool.py is generated from this file: run `make twins` after a change.
-"""An async connection pool for drivers that have no pool. The connection that was returned last is used first."""
+"""An async connection pool for drivers that have no pool. The connection that was returned last is used first. How many
+connections each kind of use may have at once is in shares.py."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Generic, NamedTuple, TypeVar
 
 from retrysafe.errors import StoreUnavailable
+from retrysafe.stores.sql.shares import AsyncShares, Use
 
 C = TypeVar("C")
 
@@ -41,15 +43,17 @@ class AsyncPool(Generic[C]):
         self._hooks = hooks
         self._timeout = timeout
         self._slots = asyncio.Semaphore(size)  # sync: self._slots = threading.BoundedSemaphore(size)
+        self._shares = AsyncShares(size, timeout, lambda use, size, seconds: hooks.none_free(seconds))
         self._idle: deque[C] = deque()
         self._drained = 0
         self._closed = False
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[C]:
+    async def connection(self, use: Use = "renewal") -> AsyncIterator[C]:
         """A connection for the caller alone. The pool keeps it if the block ends well, and closes it otherwise: a
-        reply that nobody has read may be left on it."""
-        await self._acquire_slot()
+        reply that nobody has read may be left on it. A store that does not say what for may have every connection, as
+        a renewal may."""
+        await self._acquire_slot(use)
         try:
             drained = self._drained
             taken = await self._take()
@@ -64,8 +68,17 @@ class AsyncPool(Generic[C]):
                 self._idle.append(taken)
         finally:
             self._slots.release()
+            self._shares.leave(use)
 
-    async def _acquire_slot(self) -> None:
+    async def _acquire_slot(self, use: Use) -> None:
+        await self._shares.enter(use)
+        try:
+            await self._acquire_any_slot()
+        except BaseException:
+            self._shares.leave(use)
+            raise
+
+    async def _acquire_any_slot(self) -> None:
         # async only
         if not self._slots.locked():
             await self._slots.acquire()  # without a timer: a slot is free

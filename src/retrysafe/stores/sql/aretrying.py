@@ -9,15 +9,18 @@ from typing import TypeVar
 from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.sql.apool import AsyncPool
 from retrysafe.stores.sql.plans import MAX_DEADLOCK_TRIES, ErrorFactories, LockNotAvailable, RetryNow
+from retrysafe.stores.sql.shares import Use
 
 C = TypeVar("C")
 R = TypeVar("R")
 
 
-async def arun_with_retries(pool: AsyncPool[C], work: Callable[[C], Awaitable[R]], errors: ErrorFactories) -> R:
+async def arun_with_retries(
+    pool: AsyncPool[C], work: Callable[[C], Awaitable[R]], errors: ErrorFactories, use: Use = "renewal"
+) -> R:
     for _ in range(MAX_DEADLOCK_TRIES):
         try:
-            return await _run_once(pool, work, errors)
+            return await _run_once(pool, work, errors, use)
         except RetryNow:
             continue
         except LockNotAvailable as error:
@@ -32,10 +35,10 @@ async def arun_with_retries(pool: AsyncPool[C], work: Callable[[C], Awaitable[R]
     raise errors.too_many_deadlocks_error(MAX_DEADLOCK_TRIES)
 
 
-async def _run_once(pool: AsyncPool[C], work: Callable[[C], Awaitable[R]], errors: ErrorFactories) -> R:
+async def _run_once(pool: AsyncPool[C], work: Callable[[C], Awaitable[R]], errors: ErrorFactories, use: Use) -> R:
     """Run it once. After an error that the server answered, the connection is as good as before and stays in the pool.
     A broken connection is closed; so is one to a server that takes no writes, and one whose caller was interrupted."""
-    async with pool.connection() as connection:
+    async with pool.connection(use) as connection:
         try:
             result: R | Exception = await work(connection)
         except StoreUnclear:

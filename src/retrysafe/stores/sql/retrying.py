@@ -9,15 +9,16 @@ from typing import TypeVar
 from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.sql.plans import MAX_DEADLOCK_TRIES, ErrorFactories, LockNotAvailable, RetryNow
 from retrysafe.stores.sql.pool import Pool
+from retrysafe.stores.sql.shares import Use
 
 C = TypeVar("C")
 R = TypeVar("R")
 
 
-def run_with_retries(pool: Pool[C], work: Callable[[C], R], errors: ErrorFactories) -> R:
+def run_with_retries(pool: Pool[C], work: Callable[[C], R], errors: ErrorFactories, use: Use = "renewal") -> R:
     for _ in range(MAX_DEADLOCK_TRIES):
         try:
-            return _run_once(pool, work, errors)
+            return _run_once(pool, work, errors, use)
         except RetryNow:
             continue
         except LockNotAvailable as error:
@@ -32,10 +33,10 @@ def run_with_retries(pool: Pool[C], work: Callable[[C], R], errors: ErrorFactori
     raise errors.too_many_deadlocks_error(MAX_DEADLOCK_TRIES)
 
 
-def _run_once(pool: Pool[C], work: Callable[[C], R], errors: ErrorFactories) -> R:
+def _run_once(pool: Pool[C], work: Callable[[C], R], errors: ErrorFactories, use: Use) -> R:
     """Run it once. After an error that the server answered, the connection is as good as before and stays in the pool.
     A broken connection is closed; so is one to a server that takes no writes, and one whose caller was interrupted."""
-    with pool.connection() as connection:
+    with pool.connection(use) as connection:
         try:
             result: R | Exception = work(connection)
         except StoreUnclear:

@@ -170,37 +170,6 @@ def test_a_cursor_that_is_none_is_refused(do: Do, cursor: str) -> None:
         do(listing(cursor=cursor))
 
 
-def test_where_lists_go_by_id_a_list_can_begin_at_any(do: Do) -> None:
-    """People ask for a record by the first digits of its id. That takes one page, not a search of all records."""
-    if not do.capabilities.lists_by_id:
-        pytest.skip("this store does not list by id")
-    ids = sorted(op.id for op in (claim(f"k{number}", now=0) for number in range(20)))
-    do.many([claim(f"k{number}", now=0) for number in range(20)])
-    for index, each in enumerate(ids):
-        before = int.from_bytes(each[:4].ljust(32, b"\0"), "big") - 1
-        page = do(listing(limit=3, cursor=f"{before:064x}"))
-        assert [record.id for record in page.records] == ids[index : index + 3]
-
-
-def test_where_keys_are_found_a_list_is_of_one_key(do: Do) -> None:
-    """In every scope, kind and namespace, and nothing else."""
-    if not do.capabilities.finds_keys:
-        pytest.skip("no list of one key")
-    populate(do)
-    for scope in ("s1", "s2", "s3"):
-        assert do(claim("shared", scope=scope, now=0)).granted
-    wanted = replace(listing(now=10), key="shared", limit=2)
-    first = do(wanted)
-    rest = do(replace(wanted, cursor=first.cursor))
-    assert (len(first.records), len(rest.records), rest.cursor) == (2, 1, "")
-    assert {record.scope for record in (*first.records, *rest.records)} == {"s1", "s2", "s3"}
-    assert {record.key for record in (*first.records, *rest.records)} == {"shared"}
-    (one,) = do(replace(wanted, scope="s2")).records
-    assert one.scope == "s2"
-    assert do(replace(wanted, key="share")) == do(replace(wanted, key="SHARED")) == do(replace(wanted, key=""))
-    assert do(replace(wanted, key="share")).records == ()
-
-
 def test_an_empty_store_lists_nothing(do: Do) -> None:
     page = do(listing())
     assert (page.records, page.cursor) == ((), "")

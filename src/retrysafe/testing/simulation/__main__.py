@@ -9,6 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from retrysafe.errors import UsageError
 from retrysafe.testing.simulation.campaign import Tally, format_report, load_scenario, run_campaign
 from retrysafe.testing.simulation.checkers import check
 from retrysafe.testing.simulation.shrink import shrink
@@ -30,7 +31,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    given = build_parser().parse_args(arguments)
+    parser = build_parser()
+    given = parser.parse_args(arguments)
+    try:
+        load_scenario(given.scenario)  # here, in words: the processes of a campaign would only print a traceback
+    except (UsageError, TypeError) as error:
+        parser.error(str(error))
     if given.story is not None:
         print(tell(given.scenario, given.story))
         return 0

@@ -13,12 +13,12 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
 from retrysafe.testing.simulation.checkers import check
+from retrysafe.testing.simulation.importing import import_named
 from retrysafe.testing.simulation.progress import Progress, ScenarioProgress, open_progress
 from retrysafe.testing.simulation.scenario import Scenario
 from retrysafe.testing.simulation.tally import Tally, format_report
@@ -170,8 +170,7 @@ def play_chunk(chunk: Chunk) -> tuple[Chunk, Tally]:
 
 def load_scenario(name: str) -> Scenario:
     """`module:name`."""
-    module, _, attribute = name.partition(":")
-    found = getattr(import_module(module), attribute or "SCENARIO", None)
+    found = import_named(name, "SCENARIO")
     if not isinstance(found, Scenario):
         raise TypeError(f"{name!r} is no Scenario: give one as module:name, as in tests.shop:SCENARIO")
     return found

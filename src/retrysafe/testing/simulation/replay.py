@@ -7,12 +7,13 @@ NAME is a `Scenario`, or a `deploy` function together with `--kinds`. A history 
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 from pathlib import Path
 
+from retrysafe.errors import UsageError
 from retrysafe.testing.simulation.checkers import check
 from retrysafe.testing.simulation.drawing import draw_svg
+from retrysafe.testing.simulation.importing import import_named
 from retrysafe.testing.simulation.scenario import build_scenario
 from retrysafe.testing.simulation.shrink import MAX_RUNS, shrink
 from retrysafe.testing.simulation.world import World
@@ -26,10 +27,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--svg", type=Path)
     parser.add_argument("--runs", type=int, default=MAX_RUNS, help="how many histories may be tried to make it short")
     given = parser.parse_args(arguments)
-    module, _, name = given.scenario.partition(":")
-    if not name:
-        parser.error(f"{given.scenario!r} names no scenario; write MODULE:NAME")
-    found = getattr(importlib.import_module(module), name)
+    try:
+        found = import_named(given.scenario)
+    except UsageError as error:
+        parser.error(str(error))
     scenario = build_scenario(found, tuple(given.kinds.split(",")) if given.kinds else None)
     world = World(given.seed, scenario, detailed=given.svg is not None)
     outcome = world.run()

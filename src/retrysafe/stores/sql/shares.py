@@ -5,22 +5,23 @@ such operations must not use up the pool: leases are renewed through it, too, an
 do with those rows must not be lost (I33).
 
 A write of an owner that is sent alone waits for the longest time, and such writes have about two thirds of the pool. A
-batch waits for a tenth of a second; batches and claims may have what is left of all but one connection. A renewal may
-have every connection.
+batch waits for a shorter time, or as long; batches and claims may have what is left of all but one connection. A
+renewal may have every connection.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Literal
-
-from psycopg_pool import PoolTimeout
 
 from retrysafe.core.ops import Claim, Op, Renew
 
 Use = Literal["alone", "batch", "renewal"]
+
+NoShareError = Callable[[Use, int, float], Exception]
+"""Makes the error for a use whose share of a pool (its size) was in use for so many seconds."""
 
 
 def use_of(ops: Sequence[Op[Any]]) -> Use:
@@ -36,15 +37,11 @@ def compute_shares(size: int) -> tuple[int, int]:
     return max(1, size - max(2, size // 3)), max(1, size - 1)
 
 
-def no_share_error(use: Use, size: int, seconds: float) -> PoolTimeout:
-    return PoolTimeout(f"all connections that this use ({use}) may have of {size} were in use for {seconds:g} s")
-
-
 class Shares:
     """The shares of a sync store. Many threads use it at once. A pool without a limit (size 0) has no shares."""
 
-    def __init__(self, size: int, timeout: float) -> None:
-        self._size, self._timeout = size, timeout
+    def __init__(self, size: int, timeout: float, no_share_error: NoShareError) -> None:
+        self._size, self._timeout, self._no_share_error = size, timeout, no_share_error
         alone, together = compute_shares(size)
         self._alone, self._together = _build_tokens(alone), _build_tokens(together)
 
@@ -66,7 +63,7 @@ class Shares:
         try:
             share.get(timeout=self._timeout)
         except Empty:
-            raise no_share_error(use, self._size, self._timeout) from None
+            raise self._no_share_error(use, self._size, self._timeout) from None
 
     def leave(self, use: Use) -> None:
         if use == "renewal" or not self._size:
@@ -91,8 +88,8 @@ def _build_tokens(number: int) -> Tokens:
 class AsyncShares:
     """The shares of an async store, on one event loop."""
 
-    def __init__(self, size: int, timeout: float) -> None:
-        self._size, self._timeout = size, timeout
+    def __init__(self, size: int, timeout: float, no_share_error: NoShareError) -> None:
+        self._size, self._timeout, self._no_share_error = size, timeout, no_share_error
         alone, together = compute_shares(size)
         self._alone, self._together = asyncio.Semaphore(alone), asyncio.Semaphore(together)
 
@@ -118,7 +115,7 @@ class AsyncShares:
             async with asyncio.timeout(self._timeout):
                 await share.acquire()
         except TimeoutError as error:
-            raise no_share_error(use, self._size, self._timeout) from error
+            raise self._no_share_error(use, self._size, self._timeout) from error
 
     def leave(self, use: Use) -> None:
         if use == "renewal" or not self._size:
