@@ -76,7 +76,7 @@ def format_json(found: Diagnosis) -> str:
 
 
 def print_findings(found: Diagnosis, where: str) -> None:
-    """On a terminal: a table, and below it what to mend."""
+    """On a terminal: a table, and below it how to fix what is wrong."""
     print_line(f"{found.store} at {where}")
     print_line(f"{found.label}: {LABELS[found.label]}")
     print()
@@ -85,7 +85,7 @@ def print_findings(found: Diagnosis, where: str) -> None:
     print_table(("", "setting", "value", "rule", "why"), rows)
     for one in found.findings:
         if not one.fine:
-            print_line(f"mend {one.setting}: {one.fix}")
+            print_line(f"fix {one.setting}: {one.fix}")
 
 
 def format_table(found: Diagnosis, where: str) -> list[str]:

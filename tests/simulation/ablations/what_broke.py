@@ -145,6 +145,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "On Python 3.12 and later, a store that was passed as an object",
     ),
     COST: (
+        "`keys list` read one page more than it showed",
         "Finished calls piled up behind one slow call",
         "A thousand requests to any paths filled the census",
         "the CPU of a step grew with the steps before it",
@@ -157,6 +158,9 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "On PostgreSQL a list of released records",
     ),
     TEXTS: (
+        "`keys export --scope` that had read every record said",
+        "`reconcile` printed the control characters",
+        "In multiprocess mode `retrysafe_executions_active` counted",
         "The same again after one request without a key",
         "A client got 503 `store-unavailable`",
         "The client's path went into `target` as it was",
@@ -257,6 +261,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "Two receivers with one provider shared the ids",
     ),
     PEOPLE: (
+        "`outbox assign` gave every job without a namespace",
         "Two operators who gave opposite",
         "`safe.operation(policy=Policy(lease=120))`",
         "an operator who gave `operations resume` a reason",
