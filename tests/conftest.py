@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sqlite3
@@ -85,6 +86,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         stores = sorted({name for mark in item.iter_markers("store") for name in mark.args})
         item.user_properties.extend(("store", name) for name in stores)
+
+
+def pytest_collection_finish() -> None:
+    """Tens of thousands of tests are kept to the end. The collector need not look at them again each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

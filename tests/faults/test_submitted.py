@@ -30,7 +30,7 @@ from retrysafe.testing.faults import AsyncFaultStore, Fault
 from retrysafe.web.asgi import IdempotencyMiddleware
 from tests.opening import store_url
 
-EXCHANGES = int(os.environ.get("RETRYSAFE_EXCHANGES", "300"))
+EXCHANGES = int(os.environ.get("RETRYSAFE_EXCHANGES", "150"))
 GROUP = 12
 SCOPE = "account"
 

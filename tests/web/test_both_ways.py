@@ -20,7 +20,7 @@ from tests.opening import store_url
 from tests.web.both_ways import REQUESTS, by_flows_only, draw_history, explain, play, play_wsgi
 
 STORES = ("memory", "sqlite", "postgres", "redis")
-HISTORIES = int(os.environ.get("RETRYSAFE_STRAIGHT_HISTORIES", "12"))
+HISTORIES = int(os.environ.get("RETRYSAFE_STRAIGHT_HISTORIES", "6"))
 EXCHANGES = int(os.environ.get("RETRYSAFE_STRAIGHT_EXCHANGES", "100000"))
 FIRST = int(os.environ.get("RETRYSAFE_FIRST_SEED", "0"))
 WAYS = ("plain", "cancelled", "wsgi")

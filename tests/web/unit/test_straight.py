@@ -33,7 +33,7 @@ POLICIES = (
     Policy(max_answer=40, busy="wait", wait=0.0),
 )
 STATUSES = (200, 201, 201, 204, 302, 404, 429, 500)
-HISTORIES = int(os.environ.get("RETRYSAFE_STRAIGHT_HISTORIES", "150"))
+HISTORIES = int(os.environ.get("RETRYSAFE_STRAIGHT_HISTORIES", "75"))
 """Each has a dozen exchanges. A campaign plays 10,000."""
 
 
