@@ -63,6 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    gc.unfreeze()  # compiled modules look at the end whether they left anything behind
     if is_controller(config):
         session.stop_all()
 
