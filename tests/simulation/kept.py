@@ -50,6 +50,7 @@ KEPT = (
     KeptSeed(SHOP, 2756427154, "the task of an application began long after its claim, when its lease was over"),
     KeptSeed(SHOP, 2756425826, "simulator: a token that was granted again beyond the last eight, and asked once more"),
     KeptSeed(WEBHOOKS, 2756425691, "simulator: a provider that had forgotten a handler's key when it was called anew"),
+    KeptSeed(WEBHOOKS, 30001242, "simulator: a handler of the inbox has declared no timeout that must fit its lease"),
     KeptSeed(SHOP, 1714291219, "simulator: the network's own copy of a claim that was told that another has the key"),
     KeptSeed(SHOP, 2005982691, "the same, of an operation"),
     KeptSeed(LOCAL_DEPLOYMENTS, 79, "clients of code that refused a run kept the worker, whose code fitted, from it"),

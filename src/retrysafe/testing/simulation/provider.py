@@ -69,11 +69,19 @@ class SimulatedProvider:
         return self.memory - MAX_HELD_SECONDS - 30.0
 
     async def charge(
-        self, purchase: str, key: str = "", *, kind: str = "charge", seconds: float = 20.0, amount: int = 1
+        self,
+        purchase: str,
+        key: str = "",
+        *,
+        kind: str = "charge",
+        seconds: float = 20.0,
+        amount: int = 1,
+        in_step: bool = True,
     ) -> int:
         """The number of the charge, or DECLINED. With a key the provider recognises a repetition; a key that begins
-        with `own-` it keeps for good. Raises an OSError where the outcome is not known."""
-        self.on_send(purchase, kind, seconds)
+        with `own-` it keeps for good. `in_step`: a foreign step declares these `seconds`; a handler that calls outside
+        of any step has declared nothing. Raises an OSError where the outcome is not known."""
+        self.on_send(purchase, kind, seconds if in_step else 0.0)
         try:
             number: int = await self._network.call(
                 self.host,

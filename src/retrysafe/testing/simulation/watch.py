@@ -251,7 +251,7 @@ class Watch:
 
     def watch_sending(self, purchase: str, kind: str, seconds: float) -> None:
         """Just before a message to the provider. Runs at the sender. The sender must own the record at this moment, and
-        an operation must own it until the call is over (I33)."""
+        a foreign step must own it until the call is over, for the `seconds` that it declares (I33)."""
         lease, request = current_lease(), REQUEST.get()
         record = self._records._records.get(lease.id) if lease is not None else None
         self._history.note(
