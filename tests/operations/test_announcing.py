@@ -15,13 +15,12 @@ from retrysafe.errors import OperationChanged
 from retrysafe.operations import Stop, Undo
 from retrysafe.operations.announcing import (
     START_PATH,
-    UNNAMED,
     StepPredictor,
     announce_in,
     extend_path,
     read_announcement,
 )
-from retrysafe.operations.journal import OperationJournal, describe_next_step
+from retrysafe.operations.journal import UNNAMED, OperationJournal, describe_next_step
 from tests.operations.world import World
 
 Story = Callable[[dict[str, Any]], Any]

@@ -13,7 +13,8 @@ from retrysafe import RetrySafe
 from retrysafe.core.states import State
 from retrysafe.errors import NotFinished, OperationChanged, OutcomeUnknown
 from retrysafe.operations import Undo
-from retrysafe.operations.journal import BY_CALL, OperationJournal
+from retrysafe.operations.announcing import HEAD_BYTES, announce_in, read_announcement
+from retrysafe.operations.journal import BY_CALL, UNNAMED, OperationJournal, describe_next_step
 from tests.operations.test_announcing import Program, finishes, refuses
 from tests.operations.test_open_steps import FORMS, calls, die_in_pick, keys, undo
 from tests.operations.world import World
@@ -36,6 +37,47 @@ def test_killed_inside_the_step(w: World, forms: str, first: str, then: str, nam
     refuses(w, Program(w, names, forms=forms, service=then), "may have been sent")
     finishes(w, Program(w, names, forms=forms, service=first))
     assert len(keys(w, "pick")) == 1
+
+
+AGREEING_HEAD = (92_152).to_bytes(11, "big")
+"""With these random bytes in the run's number, the digest of 'pick' for stripe is that of 'pack' for adyen, too."""
+
+
+@pytest.fixture
+def digests_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps of two versions of the code have one digest, as one time in 65,536 (decision 65)."""
+
+    def announce(run: bytes, step: str, service: str | None) -> bytes:
+        return announce_in(AGREEING_HEAD + run[HEAD_BYTES:], step, service)
+
+    number = announce(bytes(16), "pick", "stripe")
+    assert read_announcement(number, {"pick": "stripe", "pack": "stripe"}) == ("pick", True)
+    assert read_announcement(number, {"pick": "adyen", "pack": "adyen"}) == ("pack", True)
+    monkeypatch.setattr("retrysafe.operations.operation.announce_in", announce)
+
+
+@pytest.mark.parametrize("other", [["pick", "pack"], ["ALSO", "pick", "pack"], ["pick"]], ids=["same", "more", "less"])
+@pytest.mark.parametrize("forms", FORMS)
+def test_other_code_that_reads_another_step_from_the_run_s_number(
+    w: World, digests_agree: None, forms: str, other: list[str]
+) -> None:
+    """It refuses, and does not write down the name that it has read: the code that began the run reads its own."""
+    die_in_pick(w, ["pick", "pack"], forms, busy=True, service="stripe")
+    assert w.record().progress == b""
+    refuses(w, Program(w, other, forms=forms, service="adyen"), "'pack' may have been sent")
+    finishes(w, Program(w, ["ALSO", "pick", "pack"] if w.items() else ["pick", "pack"], forms=forms, service="stripe"))
+    assert (len(keys(w, "pick")), len(keys(w, "pack"))) == (1, 1)
+
+
+def test_what_other_code_sends_is_named_beside_what_it_has_read(w: World, digests_agree: None) -> None:
+    """Its own step may have been sent, and so may the step that began the run: both stay open."""
+    die_in_pick(w, ["pick", "pack"], "current", busy=True, service="stripe")
+    Program(w, ["ALSO", "pack"], dies="pack", forms="current", service="adyen").die()
+    assert (w.journal().announced, w.journal().unmet) == ("pack", (UNNAMED,))
+    assert w.journal().services == {"pack": "adyen"}
+    refuses(w, Program(w, ["ALSO", "pack", "pick"], forms="current", service="stripe"), "'pack' .*'adyen'.*'stripe'")
+    assert w.journal().unmet == (UNNAMED, "pack")
+    assert describe_next_step(w.journal(), "ALSO") == "the first step, pack (may have been sent)"
 
 
 @pytest.mark.parametrize("forms", FORMS)

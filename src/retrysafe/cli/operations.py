@@ -298,7 +298,7 @@ def print_run(record: Record, now: int, operation: Operation | None, *, as_json:
     announced = journal if operation is None else read_journal(record, operation.steps, operation.rule)
     keys = list_sent_keys(record, announced, operation)
     if as_json:
-        found = {"cause": journal.cause, "next": describe_next(record, journal)}
+        found = {"cause": journal.cause, "next": describe_next(record, announced)}
         details = {**found, "ledger": build_ledger(journal), "keys": keys}
         print_json({**summarize_run(record, now), **details})
         return 0
@@ -309,8 +309,8 @@ def print_run(record: Record, now: int, operation: Operation | None, *, as_json:
     if journal.cause:
         print_line(f"{'cause':10} {journal.cause}")
     print_ledger(build_ledger(journal))
-    if describe_next(record, journal):
-        print_line(f"{'next':10} {describe_next(record, journal)}")
+    if describe_next(record, announced):
+        print_line(f"{'next':10} {describe_next(record, announced)}")
     for call, key in keys.items():
         print_line(f"{'key':10} {call} {key}")
     return 0

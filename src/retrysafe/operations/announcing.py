@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from typing import NamedTuple
 
+from retrysafe.operations.journal import UNNAMED
 from retrysafe.operations.steps import Step
 
 START_PATH = 0
@@ -26,8 +28,6 @@ START_PATH = 0
 
 MAX_PATHS = 10_000
 """Paths that are remembered for an operation. On later paths nothing is predicted, which costs a commit for each."""
-
-UNNAMED = "a step that this code does not have"
 
 HEAD_BYTES, MARK_BYTES, NAME_BYTES = 11, 3, 2
 """The parts of a run's number: random bytes (88 bits), a mark that says how the first step is announced, and a digest
@@ -88,6 +88,22 @@ def read_announcement(run: bytes, services: Mapping[str, str]) -> tuple[str, boo
     if mark == _digest(head, NAME_MARK)[:MARK_BYTES]:
         return next((step for step in services if _digest(head, step)[:NAME_BYTES] == name), UNNAMED), False
     return "", False
+
+
+class FirstStep(NamedTuple):
+    """The first step as this code reads it from a run's number: its name (UNNAMED if this code does not have it, empty
+    if none is announced), and its service by its name. It is not written down: in other code another step can have the
+    same digest."""
+
+    name: str
+    services: Mapping[str, str | None]
+
+
+def read_first_step(run: bytes, steps: Mapping[str, Step]) -> FirstStep:
+    """Only a foreign step is announced with a service. Code that declares it as a local one refuses, and the other way
+    round."""
+    name, has_service = read_announcement(run, {step.name: step.service for step in steps.values()})
+    return FirstStep(name, {name: steps[name].service if has_service else None} if name in steps else {})
 
 
 def _digest(head: bytes, text: str) -> bytes:

@@ -30,9 +30,9 @@ def announce(run: OperationRun, step: Step, *, begun: bool = False) -> Flow[bool
     `begun`: its entry in the journal says so, and an announcement would be of one more call."""
     name = "" if begun else run.name_to_announce(step)
     traceless = begun or name != ""
-    services = run.journal.services
+    announced, services = run.read_announced()
     has_service = not traceless or (step.name in services and services[step.name] == get_service(step))
-    if run.journal.announced == name and has_service and not (run.dirty and step.kind == "foreign"):
+    if announced == name and has_service and not (run.dirty and step.kind == "foreign"):
         return False
     yield from commit_journal(run, run.journal.replace(announced=name))
     return True

@@ -40,6 +40,11 @@ or by its number among the calls of its step. A journal keeps the rule that it w
 rule refuses the journal: another key would be another charge."""
 
 
+UNNAMED = "a step that this code does not have"
+"""The name, in `announced` and `unmet`, of the first step that only the run's number announces (announcing.py). Each
+code reads the number for itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepEntry:
     """One call of one step. `args` and `result` are texts made by typed.dump."""
@@ -225,7 +230,7 @@ def describe_next_step(journal: OperationJournal, point: str) -> str:
     if journal.undoing is not None:
         left = [entry.step for entry in reversed(journal.entries) if entry.state in TO_UNDO]
         return f"undo of {left[0]} (may have happened)" if left else ""
-    may_be_out = list_sent(journal)
+    may_be_out = ["the first step" if name == UNNAMED else name for name in list_sent(journal)]
     if may_be_out:
         return f"{', '.join(may_be_out)} (may have been sent)"
     done = f"after {journal.entries[-1].step}" if journal.entries else "at the start"

@@ -6,6 +6,10 @@ come first; the journal then carries the open step (`unmet`) over their commits.
 be a new name for the open one, and would be a second charge. In both cases the body may not end before it has reached
 the open step. An answer or an undo that leaves the step out would be a guess.
 
+A step that only the run's number announces has no name in the journal (UNNAMED). Each code reads the number for itself:
+two steps of two versions of the code can have the same digest there, and a wrong name in the journal would refuse the
+code that began the run.
+
 The service of a foreign step is part of its key. So the journal also carries the service that each open step may have
 been sent for (`services`), and code that declares another one is refused.
 """
@@ -14,8 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from retrysafe.operations.announcing import UNNAMED
-from retrysafe.operations.journal import BY_PLACE, TO_UNDO, OperationJournal, StepEntry
+from retrysafe.operations.journal import BY_PLACE, TO_UNDO, UNNAMED, OperationJournal, StepEntry
 from retrysafe.operations.steps import Step
 
 RESUME_COMMAND = "retrysafe operations resume MODULE:SAFE ID --was-not-sent --because TEXT"
@@ -70,7 +73,7 @@ class SentServices:
 
     def select(self, journal: OperationJournal, left: tuple[str, ...]) -> dict[str, str | None]:
         """The services to store with this journal: of steps that may have happened, or may after the commit. `left` are
-        the open steps."""
+        the open steps, as they are stored."""
         if journal.undoing is not None:  # `check_undo_services` has compared what earlier attempts may have sent
             undos = [step for step in self._steps.values() if step.undo]
             return {step.name: get_service(step) for step in undos if step.kind == "foreign" or self._commits_elsewhere}
@@ -88,20 +91,26 @@ def get_service(step: Step) -> str | None:
 
 
 class OpenSteps:
-    """The steps that were open when an attempt began, and the place at which it reached each of them."""
+    """The steps that were open when an attempt began, and the place at which it reached each of them. `first` is the
+    step that this code reads from the run's number."""
 
-    def __init__(self, names: tuple[str, ...], adopted: int, rule: int) -> None:
-        self.names = names
+    def __init__(self, stored: tuple[str, ...], adopted: int, rule: int, first: str = UNNAMED) -> None:
+        self._names = {each: first if each == UNNAMED else each for each in stored}
+        """The name of each open step in this code, by its name in the journal."""
         self._adopted = adopted
         self._by_place = rule == BY_PLACE
         self._met: dict[str, int] = {}
 
     def list_open(self, journal: OperationJournal) -> tuple[str, ...]:
         """The steps that have no entry in this journal. A step that was reached, but not begun, is still open."""
-        if not self.names:
+        return tuple(dict.fromkeys(self._names[each] for each in self.list_stored(journal)))
+
+    def list_stored(self, journal: OperationJournal) -> tuple[str, ...]:
+        """The same steps as they are stored: one that is only known from the run's number is UNNAMED."""
+        if not self._names:
             return ()
         entries = len(journal.entries)
-        return tuple(name for name in self.names if self._met.get(name, entries) >= entries)
+        return tuple(each for each, name in self._names.items() if self._met.get(name, entries) >= entries)
 
     def check_call(
         self, step: Step, place: int, journal: OperationJournal, steps: Mapping[str, Step], services: SentServices

@@ -8,7 +8,7 @@ other system recognises it. An intent is written first only where that would not
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -26,17 +26,17 @@ from retrysafe.errors import LeaseLost, OperationChanged, OperationError
 from retrysafe.operations import retracing
 from retrysafe.operations.announcing import (
     START_PATH,
-    UNNAMED,
     StepPredictor,
     extend_path,
     leaves_no_trace,
-    read_announcement,
+    read_first_step,
 )
 from retrysafe.operations.arguments_digest import digest_arguments
 from retrysafe.operations.errors import OperationEnding, StepFailed, StepOutcomeUnknown, format_error
 from retrysafe.operations.journal import (
     BY_PLACE,
     LARGE_JOURNAL_BYTES,
+    UNNAMED,
     OperationJournal,
     StepEntry,
     format_recovery_point,
@@ -131,7 +131,8 @@ class OperationRun:
         self._asked_at = asked_at
         self._answered_at = clock()
         self._clock = clock
-        self.stored = self.journal = read_journal(record, steps, rule)
+        self.first = read_first_step(record.run, steps)
+        self.stored = self.journal = decode_journal(record, self.first.name, rule)
         self._not_sent = not_sent
         self._events = events or Events()
         attempt = self.fence.attempt
@@ -154,7 +155,8 @@ class OperationRun:
             self.journal = self.journal.replace(announced="", unmet=())
         self.open = self._find_open(self.journal)
         """Steps that earlier attempts may have sent without a trace, until this attempt reaches them."""
-        self.services = SentServices(self.journal.services, steps, not_sent, tx_binding.kind == "elsewhere")
+        sent = {**self.first.services, **self.journal.services} if has_unnamed(self.journal) else self.journal.services
+        self.services = SentServices(sent, steps, not_sent, tx_binding.kind == "elsewhere")
         self.since = self.journal.at or record.created
         self._predictor = predictor or StepPredictor()
         self._path = START_PATH
@@ -219,7 +221,8 @@ class OperationRun:
         return place, known
 
     def _find_open(self, journal: OperationJournal) -> OpenSteps:
-        return OpenSteps(find_open(journal, not self.no_unrecorded_calls), self.adopted, journal.rule)
+        names = find_open(journal, not self.no_unrecorded_calls)
+        return OpenSteps(names, self.adopted, journal.rule, self.first.name or UNNAMED)
 
     @property
     def left_open(self) -> tuple[str, ...]:
@@ -235,6 +238,13 @@ class OperationRun:
         """The step that may happen after the next commit without a trace. Empty if it cannot be predicted."""
         name = self._predictor.predict(self._path)
         return self.name_to_announce(self.steps[name]) if name in self.steps else ""
+
+    def read_announced(self) -> tuple[str, Mapping[str, str | None]]:
+        """The step that the last commit announced, and the services that are known: by the journal, or by the run's
+        number as this code reads it."""
+        if self.journal.announced != UNNAMED:
+            return self.journal.announced, self.journal.services
+        return self.first.name, {**self.first.services, **self.journal.services}
 
     def name_to_announce(self, step: Step) -> str:
         """The name to write down before a step. Empty if the step leaves a trace of its own."""
@@ -329,7 +339,7 @@ class OperationRun:
     def stamp_journal(self, journal: OperationJournal) -> OperationJournal:
         """Set what changes with each commit: the open steps, their services, and `at`. `at` moves only if a step ended
         in this attempt and none is open: otherwise a call of an earlier attempt may be out."""
-        left = self.open.list_open(journal)
+        left = self.open.list_stored(journal)
         unmet = left if journal.rule != BY_PLACE else journal.unmet
         at = self.earliest_time() if len(journal.entries) > self.adopted and not left else journal.at
         return journal.replace(unmet=unmet, services=self.services.select(journal, left), at=at)
@@ -351,27 +361,32 @@ class OperationRun:
 
     def build_started_journal(self) -> OperationJournal:
         """The first journal of a run that was submitted long ago: nothing can have been sent before now."""
-        return replace(self.journal, at=self.earliest_time(), counted=1)
+        return replace(self.journal, announced=self.predict_announcement(), at=self.earliest_time(), counted=1)
 
     def lease_lost_error(self) -> LeaseLost:
         return LeaseLost(self.record.key, self.fence.attempt)
 
 
+def decode_journal(record: Record, first: str, rule: int) -> OperationJournal:
+    """The stored journal. `first` is the step that the run's number announces: it stands in no journal by its name."""
+    if record.progress:
+        return OperationJournal.decode(record.progress)
+    return OperationJournal(rule=rule, announced=UNNAMED if first else "")
+
+
+def has_unnamed(journal: OperationJournal) -> bool:
+    return UNNAMED in (journal.announced, *journal.unmet)
+
+
 def read_journal(record: Record, steps: dict[str, Step], rule: int) -> OperationJournal:
-    """The stored journal. A run without one may still announce its first step in its number."""
-    first, has_service = read_announcement(record.run, {step.name: step.service for step in steps.values()})
-    # Only a foreign step is announced with a service. Code that declares it as a local one refuses, and the other way
-    # round.
-    services = {first: steps[first].service if has_service else None} if first in steps else {}
-    if not record.progress:
-        return OperationJournal(rule=rule, announced=first, services=services)
-    journal = OperationJournal.decode(record.progress)
-    if UNNAMED not in (journal.announced, *journal.unmet):
+    """The journal as this code reads it, for people: the step that the run's number announces has its name."""
+    first = read_first_step(record.run, steps)
+    journal = decode_journal(record, first.name, rule)
+    if not has_unnamed(journal):
         return journal
-    # Written by code that did not have the step; this code may.
-    announced = first if journal.announced == UNNAMED else journal.announced
-    unmet = tuple(first if each == UNNAMED else each for each in journal.unmet)
-    return journal.replace(announced=announced, unmet=unmet, services={**services, **journal.services})
+    announced = first.name if journal.announced == UNNAMED else journal.announced
+    unmet = dict.fromkeys(first.name if each == UNNAMED else each for each in journal.unmet)
+    return journal.replace(announced=announced, unmet=tuple(unmet), services={**first.services, **journal.services})
 
 
 current: ContextVar[OperationRun | None] = ContextVar("retrysafe_run", default=None)

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from retrysafe.engine.effects import RunTransaction
-from retrysafe.operations import foreign, local, run, undoing
-from retrysafe.operations.journal import OperationJournal
+from retrysafe.operations import foreign, local, undoing
+from retrysafe.operations.announcing import FirstStep
+from retrysafe.operations.journal import UNNAMED
 from retrysafe.operations.open_steps import SentServices
 from retrysafe.operations.operation import Operation
 from retrysafe.operations.run import OperationRun
@@ -95,10 +96,12 @@ def take_a_call_for_it(original: Any) -> Any:
 def keep_unnamed(original: Any) -> Any:
     """The name of a step that other code did not have is not read again."""
 
-    def read_journal(record: Any, steps: Any, rule: int) -> Any:
-        return OperationJournal.decode(record.progress) if record.progress else original(record, steps, rule)
+    def find_open(self: OperationRun, journal: Any) -> Any:
+        if self.record.progress:
+            self.first = FirstStep(UNNAMED, {})
+        return original(self, journal)
 
-    return read_journal
+    return find_open
 
 
 ABLATIONS = (
@@ -126,7 +129,7 @@ ABLATIONS = (
     Ablation(
         "a step that other code did not have loses its name",
         "I30 convergence",
-        substitute(run, "read_journal", keep_unnamed),
+        substitute(OperationRun, "_find_open", keep_unnamed),
         Situation(DEPLOYMENTS, ("dropped",), BUSY),
     ),
     Ablation(

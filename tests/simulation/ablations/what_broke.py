@@ -101,6 +101,7 @@ STOPPED = "a process that stops in order: simulated processes are killed, which 
 REFUSED = "a mistake in the set-up that is refused before anything runs"
 PEOPLE = "what people declared or typed as they were asked to: simulated people know what their words mean"
 DELAY = "it only came later than it could: the rule about the end of a history counts in hours"
+CHANCE = "two digests of two bytes that agree: one history in 65,000 would have them, and a test makes them agree"
 BARRED = (
     "an owner that wakes up inside its transaction: the simulated database has ended that session by then, as a server "
     "with a time limit for idle transactions does, and the check of the fence stops the next one"
@@ -280,6 +281,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "after a rollback of the application to older code",
         "a worker whose policy has a lease of exactly 10 s",
     ),
+    CHANCE: ("code that read another step from the number of a run",),
     BARRED: ("an undo that was killed between its first commit and the receipts",),
 }
 """Lines that have no ablation, by the reason."""
