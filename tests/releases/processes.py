@@ -32,7 +32,10 @@ class Failed(AssertionError):
 def unpacked(revision: str, folder: Path) -> Path:
     """The folder to put on a path for that release."""
     with tarfile.open(HERE / f"{revision}.tar.xz") as kept:
-        kept.extractall(folder, filter="data")
+        if hasattr(tarfile, "data_filter"):
+            kept.extractall(folder, filter="data")
+        else:  # Python 3.11 before 3.11.4; the file is our own
+            kept.extractall(folder)
     return folder
 
 
