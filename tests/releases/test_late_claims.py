@@ -65,9 +65,9 @@ def test_a_token_that_the_old_release_took_over_from_is_not_granted_again(
 
 
 def test_a_worker_of_the_old_release_deletes_what_was_withdrawn(place: Place, old: Release, new: Release) -> None:
-    """The present reaper keeps a withdrawn row for an hour; the older one does not know of withdrawals. The row's expiry
-    cannot keep it: until then the older release would refuse the next request with another body. On Redis the reaper
-    reads an index, which has its own time."""
+    """The present reaper keeps a withdrawn row for an hour; the older one does not know of withdrawals. The row's
+    expiry cannot keep it: until then the older release would refuse the next request with another body. On Redis the
+    reaper reads an index, which has its own time."""
     for release in (old, new):
         side = place.at(release)
         side("migrate")
