@@ -176,7 +176,7 @@ GROWTH = 3.0
 """How much more CPU time a page may take on a million finished records than on twenty thousand. It reads no more rows,
 but they are not in a cache any more; and beside other work each instruction takes up to twice as long."""
 NOISE_SECONDS = 0.01
-MAX_CPU_SECONDS = 0.5
+MAX_CPU_SECONDS = 0.2
 """Of one page, with a million that are open."""
 
 

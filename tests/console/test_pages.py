@@ -15,7 +15,7 @@ from retrysafe.core.states import State
 from retrysafe.core.trace_context import encode_traceparent
 from retrysafe.testing.builders import claim, suspect
 from retrysafe.web.key_usage import KeyUsageStats
-from tests.console.conftest import World
+from tests.console.conftest import LONG_AGO, World
 from tests.console.test_actions import fields
 from tests.console.visitors import Markup, Visitor, make_console, text_of
 
@@ -303,3 +303,14 @@ def test_pages_stay_bounded_when_very_many_are_uncertain(safe: RetrySafe, monkey
     assert {bool(op.examine) for op in asked} == {True}
     assert len(asked) < 12
     assert "more uncertain records than were read" in text_of(visitor.get("/outbox"))
+
+
+def test_now_passes_over_a_bounded_number_of_others(safe: RetrySafe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an application that shares its store with one that has very many open keys."""
+    for number in range(6):
+        safe.store.execute(claim(f"k{number}", namespace="others", now=LONG_AGO))
+    assert "No key is open." in text_of(Visitor(make_console(safe)).get("/"))
+    monkeypatch.setattr("retrysafe.console.pages.now.PASSED_ROWS", 4)
+    shown = text_of(Visitor(make_console(safe)).get("/"))
+    assert "No key is open among those that were read" in shown
+    assert "nothing waits for an operator" not in shown

@@ -47,7 +47,7 @@ class BacklogReply(NamedTuple):
     oldest_reapable: int
     """When the oldest of them expired; 0 if there is none."""
     truncated: bool
-    """True if the limit was reached: there is at least this much."""
+    """True if the limit was reached, or `examine`: there is at least this much."""
     now: int
 
     @property
@@ -78,6 +78,9 @@ class Backlog(Op[BacklogReply]):
     namespace: str | None = None
     limit: int = DEFAULT_LIMIT_ROWS
     now: int | None = None
+    examine: int = 0
+    """With a namespace: end after about so many records of all applications, for people who wait for a page. 0: read on
+    until the limit is reached. A store may read on in any case; one that ends before says `truncated`."""
 
 
 class TopicGroup(NamedTuple):

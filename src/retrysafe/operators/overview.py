@@ -30,12 +30,13 @@ class Overview(NamedTuple):
 
 
 def read_overview(
-    session: Session, namespace: str | None, examine: int = DEFAULT_LIMIT_ROWS, *, count: bool = False
+    session: Session, namespace: str | None, examine: int = DEFAULT_LIMIT_ROWS, *, count: bool = False, passed: int = 0
 ) -> Overview:
-    """What is open, of one application or of all. `count` also counts every record, which reads the whole store."""
+    """What is open, of one application or of all. `count` also counts every record, which reads the whole store.
+    `passed` bounds how many open records of other applications are passed over."""
     if examine < 1:
         raise UsageError(f"--examine {examine}: give 1 or more")
-    op = Backlog(namespace, examine)
+    op = Backlog(namespace, examine, examine=passed)
     answers = session.capabilities.backlog != "none"
     opened = session.execute(op) if answers else count_by_lists(session, op)
     jobs = None

@@ -95,10 +95,12 @@ def read_page(visit: Visit, wanted: KeyFilter, cursor: str, rows: int = PAGE_ROW
     examined = unreadable = 0
     for name, query, on_lapse in parts[names.index(at) if cursor else 0 :]:
         while True:
-            page = visit.session.execute(replace(query, cursor=inner, limit=rows, examine=SCANNED_ROWS))
+            # After the first step only as far as this page may still go: each step asks the store where it ends.
+            bound = max(rows, EXAMINED_ROWS - examined) if examined else SCANNED_ROWS
+            page = visit.session.execute(replace(query, cursor=inner, limit=rows, examine=bound))
             # The end of a list is no record that was examined: an empty store has none.
             whole = len(page.records) + len(page.unreadable)
-            examined += count_examined(page, rows, SCANNED_ROWS) if page.cursor else whole
+            examined += count_examined(page, rows, bound) if page.cursor else whole
             unreadable += len(page.unreadable)
             found += [
                 each

@@ -13,6 +13,8 @@ from retrysafe.operators.overview import read_overview
 PREVENTED = ("replayed", "busy", "mismatched", "uncertain")
 OUTCOMES = ("new", "reclaimed", *PREVENTED)
 EXAMINED_ROWS = 10_000
+PASSED_ROWS = 50_000
+"""How many open keys of all applications are read for one page."""
 
 
 class Counts(NamedTuple):
@@ -48,7 +50,7 @@ def order_groups(groups: tuple[OpenGroup, ...]) -> list[OpenGroup]:
 
 
 def show_now(visit: Visit) -> ConsoleResponse:
-    overview = read_overview(visit.session, visit.safe.namespace, EXAMINED_ROWS)
+    overview = read_overview(visit.session, visit.safe.namespace, EXAMINED_ROWS, passed=PASSED_ROWS)
     return visit.render(
         "now.html",
         title="Now",

@@ -15,7 +15,7 @@ from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.errors import UsageError
 from retrysafe.operators.dead_letters import filter_dead
-from retrysafe.operators.record_search import StateSearch
+from retrysafe.operators.record_search import PAGE_RECORDS, StateSearch
 
 PAGE_ROWS = 50
 EXAMINED_ROWS = 2_000
@@ -47,7 +47,7 @@ def show_outbox(visit: Visit) -> ConsoleResponse:
 def find_dead_runs(visit: Visit) -> tuple[list[Record], bool]:
     """Runs that gave up, and whether these are all."""
     query = List(visit.safe.namespace, State.UNCERTAIN)
-    search = StateSearch(visit.session.execute, query, PAGE_ROWS, EXAMINED_ROWS)
+    search = StateSearch(visit.session.execute, query, PAGE_RECORDS, EXAMINED_ROWS)
     found = list(islice((each for each in filter_dead(search) if visit.may(LOOK, each)), DEAD_RUNS))
     return found, search.complete and len(found) < DEAD_RUNS
 

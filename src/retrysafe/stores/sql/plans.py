@@ -73,6 +73,7 @@ class SqlPlans:
     def __init__(self, dialect: Dialect, names: TableNames) -> None:
         self._dialect = dialect
         self.texts = dialect.load(names)
+        self._keys = names.keys
         self._fill = job_plans.build_fill(dialect)
         self._lists: dict[tuple[str, str], str] = {}
         self._has_insert_or_read = "insert_or_read" in self.texts
@@ -215,13 +216,31 @@ class SqlPlans:
 
     def _backlog(self, op: Backlog) -> Plan[Statement, BacklogReply]:
         values = {"now": op.now, "limit": op.limit, **namespace_values(op.namespace)}
-        found = yield Statement(self.texts["backlog"], values, writes=False)
-        due = yield Statement(self.texts["backlog_reapable"], values, writes=False)
+        bound = op.examine if op.namespace is not None else 0
+        found = yield self._ask_backlog("backlog", "backlog_open_seen", values, bound)
+        due = yield self._ask_backlog("backlog_reapable", "backlog_due_seen", values, bound)
+        passed = bound > 0 and (yield from self._passes(op, bound))
         # MySQL counts in decimals.
         groups = tuple(sorted(OpenGroup(kind, target, *map(int, counts)) for kind, target, *counts in found))
         reapable, oldest_reapable, now = map(int, due[0])
         opened = sum(group.in_progress + group.uncertain for group in groups)
-        return BacklogReply(groups, reapable, oldest_reapable, max(opened, reapable) >= op.limit, now)
+        truncated = passed or max(opened, reapable) >= op.limit
+        return BacklogReply(groups, reapable, oldest_reapable, truncated, now)
+
+    def _ask_backlog(self, name: str, source: str, values: dict[str, Any], bound: int) -> Statement:
+        """One part of the backlog, of all records or of the first ones in the order of their index."""
+        if not bound:
+            return Statement(self.texts[name], values, writes=False)
+        text = self.texts[name].replace(f"FROM {self._keys}\n", f"FROM {self.texts[source]}")
+        return Statement(text, {**values, "examine": bound}, writes=False)
+
+    def _passes(self, op: Backlog, bound: int) -> Plan[Statement, bool]:
+        """Whether the store holds more of all applications than the bound of a backlog."""
+        for name, values in (("list_open_count", {}), ("backlog_due_count", {"now": op.now})):
+            counted = yield Statement(self.texts[name], {"limit": bound + 1, **values}, writes=False)
+            if int(counted[0][0]) > bound:
+                return True
+        return False
 
     def _install(self, op: Install) -> Plan[Statement, str]:
         found = yield Statement(self.texts["install"], {}, writes=False)

@@ -10,8 +10,8 @@ from retrysafe.testing.builders import advance, claim, complete, release, resolv
 from retrysafe.testing.driver import Do
 
 
-def backlog(*, namespace: str | None = None, limit: int = 1000, now: float = 0) -> Backlog:
-    return Backlog(namespace, limit, to_micros(now))
+def backlog(*, namespace: str | None = None, limit: int = 1000, now: float = 0, examine: int = 0) -> Backlog:
+    return Backlog(namespace, limit, to_micros(now), examine)
 
 
 @pytest.fixture(autouse=True)
@@ -85,3 +85,22 @@ def test_the_limit_is_said(do: Do) -> None:
     assert cut.truncated
     assert cut.in_progress + cut.uncertain == 4
     assert not do(backlog(limit=7, now=100)).truncated
+
+
+def test_what_others_have_open_hides_nothing_silently(do: Do) -> None:
+    """A store may end before it has passed over the records of other applications. It says so then."""
+    for number in range(6):
+        do(claim(f"k{number}", namespace="n2", lease=5, now=10))
+    do(claim("own", namespace="n1", lease=50, now=10))
+    for number in range(3):
+        due = do(claim(f"due-{number}", namespace="n2", retention=5_000, now=10))
+        assert do(complete(due, now=11))
+    cut = do(backlog(namespace="n1", limit=2, now=100))
+    assert cut.truncated or cut.uncertain == 1
+    for examine in (2, 4, 100):
+        found = do(backlog(namespace="n1", now=9_000, examine=examine))
+        assert found.truncated or (found.uncertain, found.reapable) == (1, 0)
+        assert found.uncertain <= 1
+    assert not do(backlog(namespace="n1", now=9_000, examine=100)).truncated
+    whole = do(backlog(namespace="n2", now=9_000, examine=4))
+    assert whole.truncated or (whole.uncertain, whole.reapable) == (6, 3)
