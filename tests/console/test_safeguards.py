@@ -24,7 +24,9 @@ def test_the_list_is_true_of_the_code(safeguard: Safeguard) -> None:
     assert (SOURCE / safeguard.file).read_text().count(safeguard.text) == 1
     path, words = find_test(safeguard)
     text = path.read_text()
-    names = [each.name for each in ast.walk(ast.parse(text)) if isinstance(each, ast.FunctionDef)]
+    names = [
+        each.name for each in ast.walk(ast.parse(text)) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
     assert [name for name in names if name.startswith("test_") and words in name] or f'"{words}": ' in text
 
 

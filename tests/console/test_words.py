@@ -34,6 +34,7 @@ def test_a_run_that_may_have_been_sent_names_the_box(world: World) -> None:
         ("then say --leave-effects, and", "/keys/a/undo", "then tick “Leave what was sent and has no undo”, and"),
         ("undo it, or say --leave-effects to", "/keys/a/cancel", "undo it, or tick “Leave what its steps did” to"),
         ("say --was-not-sent; if", "/keys/a/resume", "tick “I looked there: what may have been sent was not”; if"),
+        ("Say so (--answer FILE, or the box “Retries”)", "/keys/a/resolve", "Say so (tick “Retries”)"),
         ("`retrysafe keys why a --id`", "/keys/a/resume", "`retrysafe keys why a --id`"),
     ],
 )

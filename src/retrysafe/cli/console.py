@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> None:
         takes_url=True,
         examples=("retrysafe console sqlite:///app.db", "retrysafe console --app myapp:safe --actions"),
     )
-    parser.add_argument("safe", metavar="MODULE:SAFE", nargs="?", help="your RetrySafe, instead of a URL")
+    parser.add_argument("safe", metavar="URL or MODULE:SAFE", nargs="?", help="the store, or your RetrySafe")
     parser.add_argument("--namespace", help="the application (default: the setting, else 'default')")
     parser.add_argument(
         "--port", type=int, default=DEFAULT_PORT, help=f"port to listen on ({DEFAULT_PORT}; 0: a free one)"

@@ -53,16 +53,16 @@ def build_request(scope: Scope, body: bytes) -> ConsoleRequest:
 
 async def _read_body(receive: Receive) -> bytes | ConsoleResponse:
     """The whole body, or why it is refused."""
-    body: bytes = b""
+    body = bytearray()  # not bytes: each piece would copy all before it
     while True:
         message = await receive()
         if message["type"] != "http.request":
             return CUT_SHORT  # the client went away
-        body += bytes(message.get("body", b""))
+        body += message.get("body", b"")
         if len(body) > MAX_BODY_BYTES:
             return TOO_LARGE
         if not message.get("more_body"):
-            return body
+            return bytes(body)
 
 
 async def _live(receive: Receive, send: Send) -> None:

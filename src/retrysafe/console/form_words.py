@@ -15,7 +15,10 @@ _KEY_FORM = re.compile("/keys/([0-9a-fA-F]{1,64})/[a-z]+")
 def translate(text: str, path: str) -> str:
     """The text of an error, for somebody who sent the form at `path`. Commands to copy stay as they are."""
     left = LEFT_BY_CANCEL if path.endswith("/cancel") else LEFT_BY_UNDO
-    return text.replace("say --leave-effects", left).replace("say --was-not-sent", NOT_SENT)
+    boxes = (("say --leave-effects", left), ("say --was-not-sent", NOT_SENT), ("--answer FILE, or the box", "tick"))
+    for option, box in boxes:
+        text = text.replace(option, box)
+    return text
 
 
 def find_way_back(method: str, path: str) -> tuple[str, str]:

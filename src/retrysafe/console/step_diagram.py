@@ -11,9 +11,10 @@ from markupsafe import Markup, escape
 from retrysafe.operations.diagram import Diagrammable, describe_step
 from retrysafe.operations.steps import Step
 
-WIDTH, BOX, GAP, TOP = 560, 44, 18, 10
-LEFT = 20
-BOX_WIDTH = 330
+WIDTH, BOX, GAP, TOP = 350, 60, 18, 10
+"""As wide as a phone shows without scrolling."""
+LEFT = 6
+BOX_WIDTH = 338
 
 
 class DiagramRow(NamedTuple):
@@ -70,9 +71,7 @@ def _draw_row(row: DiagramRow, top: int) -> Markup:
     beside = [f"{count_runs(row)} here"] if row.runs else []
     beside += [row.state] if row.state else []
     beside += [f"undo: {row.undo}"] if row.undo else []
-    more = Markup('<text class="beside" x="{}" y="{}">{}</text>').format(
-        LEFT + BOX_WIDTH + 14, top + 27, " · ".join(beside)
-    )
+    more = Markup('<text class="beside" x="{}" y="{}">{}</text>').format(LEFT + 14, top + 51, " · ".join(beside))
     return shape + name + words + more
 
 
