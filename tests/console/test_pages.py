@@ -213,6 +213,21 @@ def test_audit_rows_are_shown_newest_first(world: World) -> None:
     assert visitor.get("/audit?days=3").status == 400
 
 
+def test_the_newest_audit_rows_are_shown_of_very_many(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rows of the days were read, and the newest of those were called the newest."""
+    monkeypatch.setattr("retrysafe.console.pages.audit.EXAMINED_ROWS", 12)
+    monkeypatch.setattr("retrysafe.console.pages.audit.SHOWN_ROWS", 3)
+    visitor = Visitor(make_console(world.safe, actions=True))
+    for number in range(40):
+        sent = fields(world.completed, because=f"look {number}.")
+        assert visitor.post(f"/keys/{world.completed.id.hex()}/reveal", sent).status == 200
+    shown = text_of(visitor.get("/audit"))
+    assert shown.index("look 39.") < shown.index("look 38.") < shown.index("look 37.")
+    assert "look 36." not in shown
+    assert "older rows that were not read" in shown
+    assert "look 39." in text_of(visitor.get(f"/audit?record={world.completed.id.hex()[:12]}"))
+
+
 def test_a_fragment_has_an_etag_and_no_nonce(world: World, visitor: Visitor) -> None:
     for path in ("/keys", f"/keys/{world.uncertain.id.hex()}", "/operations", "/doctor"):
         first = visitor.get(path, hx_request="true")

@@ -6,7 +6,7 @@ from retrysafe.console.messages import ConsoleResponse
 from retrysafe.console.visit import Visit
 from retrysafe.core.times import DAY_MICROS
 from retrysafe.errors import UsageError
-from retrysafe.operators.audit_rows import AuditSearch
+from retrysafe.operators.audit_rows import AuditSearch, read_newest
 
 EXAMINED_ROWS = 2_000
 SCANNED_ROWS = 10_000
@@ -19,14 +19,18 @@ def show_audit(visit: Visit) -> ConsoleResponse:
     days = read_days(visit.request.param("days", "7"))
     wanted = visit.request.param("record").lower()
     by_id = visit.session.capabilities.lists_by_id
+    since = max(1, visit.now - days * DAY_MICROS)
     search = AuditSearch(
         visit.session,
-        since=max(1, visit.now - days * DAY_MICROS),
+        since=since,
         limit=EXAMINED_ROWS if by_id else SCANNED_ROWS,
         examine=SCANNED_ROWS,
         cursor=visit.request.param("cursor"),
     )
-    rows = [row for row in search if not wanted or any(each.startswith(wanted) for each in row.records)]
+    found = list(search)
+    if by_id and not search.complete:
+        found = read_newest(visit.session, since, EXAMINED_ROWS // 2 if wanted else SHOWN_ROWS) or found
+    rows = [row for row in found if not wanted or any(each.startswith(wanted) for each in row.records)]
     return visit.render(
         "audit.html",
         title="Audit",
