@@ -176,23 +176,12 @@ def crowded_duckdb(machines: Machines, size: int) -> str:
     return url
 
 
-MAX_PUTS = 25
-"""So many items are written by one request."""
-
-
 def crowded_dynamodb(machines: Machines, size: int) -> str:
-    from tests.servers.dynamodb import client_of
-
-    from retrysafe.stores.dynamodb.items import to_item
+    from benchmarks.dynoxide import fill
 
     table = f"idle_{size}"
     url = _migrated(machines.dynamodb.replace("/retrysafe?", f"/{table}?"))
-    client = client_of(machines.dynamodb)
-    for start in range(0, size, MAX_PUTS):
-        numbers = range(start, min(start + MAX_PUTS, size))
-        puts = [{"PutRequest": {"Item": to_item(record(number), 1)}} for number in numbers]
-        while puts:
-            puts = client.batch_write_item(RequestItems={table: puts}).get("UnprocessedItems", {}).get(table, [])
+    fill(machines.servers["dynamodb"], table, (record(number) for number in range(size)))
     return url
 
 
