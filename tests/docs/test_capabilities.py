@@ -23,7 +23,7 @@ def test_every_capability_has_a_column_or_a_place() -> None:
     """A promise is entered in both, or this fails. A hint only says how to use a store well, and needs neither."""
     promises = {"name", "durable", "shared", "transactions", "clock", "outbox", "lists_by_id", "backlog", "wakes"}
     promises |= {"finds_keys"}
-    hints = {"mixed_batches", "max_in_flight", "native_batching", "caches"}
+    hints = {"mixed_batches", "max_in_flight", "native_batching", "has_install_id", "caches"}
     assert set(Capabilities.__dataclass_fields__) == promises | hints
     assert promises - {"name"} <= set(evidence.SHOWN_BY)
 

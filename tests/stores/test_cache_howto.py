@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from retrysafe import RetrySafe
-from retrysafe.core.ops import List
+from retrysafe.core.ops import Install, List
 from retrysafe.stores.caches import name_place
 from retrysafe.stores.redis.cache import RedisCache
 from tests.opening import unique, with_option
@@ -31,6 +31,7 @@ def test_an_answer_that_was_replayed_is_in_redis(
     safe = page["safe"]
     assert isinstance(safe, RetrySafe)
     cached = RedisCache(redis_url, place=name_place(database))
+    cached.use_for(safe.execute(Install()))
     (record,) = safe.execute(List()).records
     found = cached.get(record.id)
     assert found is not None

@@ -12,7 +12,7 @@ import pytest
 
 from retrysafe import RetrySafe
 from retrysafe.core.ops import Forget, List
-from retrysafe.errors import AnswerGone, StoreURLError, UsageError
+from retrysafe.errors import AnswerGone, StoreOutage, StoreURLError, UsageError
 from retrysafe.stores.caches import CacheSetting, name_place, parse_cache_url
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.stores.tiered import MemoryCache
@@ -171,6 +171,52 @@ def test_two_stores_behind_one_cache_do_not_share_answers(tmp_path: Path, cache_
             send = guard_send(safe, sent[name])
             send(7), send(7)  # the second call caches its record
     assert sent == {"orders": [7], "mail": [7]}
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_two_stores_with_the_same_url_do_not_share_answers(
+    tmp_path: Path, cache_url: str, colour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two machines with a file each of the same relative path; a `localhost` of their own is the same case."""
+    sent: dict[str, list[int]] = {"orders": [], "mail": []}
+    for name in sent:
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        send_thrice = asend_thrice if colour == "async" else send_in_thread
+        asyncio.run(send_thrice("sqlite:///app.db", cache_url, sent[name]))
+    assert sent == {"orders": [7], "mail": [7]}
+
+
+@pytest.mark.store("redis")
+def test_no_entry_is_read_before_the_store_is_known(tmp_path: Path, redis_url: str) -> None:
+    """A process that starts while its store is down does not know which installation it belongs to."""
+    cache_url, sent = with_option(redis_url, "prefix", f"{unique()}:"), list[int]()
+    file = tmp_path / "app.db"
+    with RetrySafe(f"sqlite:///{file}", cache=cache_url) as safe:
+        send = guard_send(safe, sent)
+        send(7), send(7)  # it is cached now
+    file.unlink()
+    file.mkdir()
+    with RetrySafe(f"sqlite:///{file}", cache=cache_url) as safe, pytest.raises(StoreOutage):
+        guard_send(safe, sent)(7)
+    assert sent == [7]
+
+
+async def send_in_thread(url: str, cache_url: str, sent: list[int]) -> None:
+    with RetrySafe(url, cache=cache_url) as safe:
+        send = guard_send(safe, sent)
+        assert [send(7) for _ in range(3)] == ["sent for 7"] * 3
+
+
+async def asend_thrice(url: str, cache_url: str, sent: list[int]) -> None:
+    async with RetrySafe(url, cache=cache_url) as safe:
+
+        @safe.once("receipt:{order}")
+        async def send(order: int) -> str:
+            sent.append(order)
+            return f"sent for {order}"
+
+        assert [await send(7) for _ in range(3)] == ["sent for 7"] * 3
 
 
 def test_one_cache_in_memory_is_for_one_store(tmp_path: Path) -> None:

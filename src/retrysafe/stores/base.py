@@ -83,6 +83,8 @@ class Capabilities:
     """How many batches the store executes well at the same time. Batching reads it only with `mixed_batches`."""
     native_batching: bool = False
     """Concurrent calls already share round trips. `open_store(url, batching=True)` adds no batching of its own."""
+    has_install_id: bool = False
+    """The store answers `Install`. A cache that several stores share keeps their entries apart by it."""
     caches: bool = False
     """The store may answer a claim from a cache while the server is unreachable. Claims are then always sent."""
 

@@ -4,7 +4,8 @@
 seconds an entry lives at most; `memory://` has `entries` and `size`, too. What a cache may do is in `tiered.py`.
 
 An entry belongs to one store. Two applications with a database each may share a cache and a namespace: one must not get
-the other's answers, because its own work would never run.
+the other's answers, because its own work would never run. A shared cache tells stores apart by their URL and, where the
+store has one, by the id of its installation: two databases may have the same URL, each on its own `localhost`.
 """
 
 from __future__ import annotations
@@ -56,13 +57,15 @@ class CacheSetting:
         if (cache := self._memory_cache()) is not None:
             return Tiered(store, cache)
         shared = _shared().RedisCache(self._url, **self._options)
-        return Tiered(store, shared, on_close=shared.close)
+        on_install = shared.use_for if store.capabilities.has_install_id else None
+        return Tiered(store, shared, on_close=shared.close, on_install=on_install)
 
     def wrap_async(self, store: AsyncStore) -> AsyncStore:
         if (cache := self._memory_cache()) is not None:
             return AsyncTiered(store, cache)
         shared = _shared().AsyncRedisCache(self._url, **self._options)
-        return AsyncTiered(store, shared, on_close=shared.aclose)
+        on_install = shared.use_for if store.capabilities.has_install_id else None
+        return AsyncTiered(store, shared, on_close=shared.aclose, on_install=on_install)
 
     def _memory_cache(self) -> MemoryCache | None:
         """One for the whole process. A forked child makes its own: another thread may have held the parent's lock."""

@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from retrysafe.core.ops import Claim, ClaimReply, Forget, Op
+from retrysafe.core.ops import Claim, ClaimReply, Forget, Install, Op
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND_MICROS
@@ -83,6 +83,11 @@ def compute_seconds_left(seen: CachedRecord, ttl: float) -> float:
     return min(ttl, (seen.record.expires - seen.now) / SECOND_MICROS)
 
 
+def uses_cache(ops: Sequence[Op[Any]]) -> bool:
+    """Whether one of the operations reads, fills or drops an entry."""
+    return any(isinstance(op, Claim | Forget) for op in ops)
+
+
 @lru_cache(maxsize=32)
 def add_caching(declared: Capabilities) -> Capabilities:
     """What a tiered store declares: all that the inner store declares, and `caches`."""
@@ -93,12 +98,21 @@ def add_caching(declared: Capabilities) -> Capabilities:
 
 
 class Tiered(StoreWrapper):
-    """A sync store behind a cache. `on_close` is called after the store was closed, to close the cache."""
+    """A sync store behind a cache. `on_close` is called after the store was closed, to close the cache. `on_install` is
+    called with the id of the installation before the cache is used: the store must answer `Install`."""
 
-    def __init__(self, store: Store, cache: Cache, *, on_close: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        cache: Cache,
+        *,
+        on_close: Callable[[], None] | None = None,
+        on_install: Callable[[str], None] | None = None,
+    ) -> None:
         super().__init__(store)
         self._cache = cache
         self._on_close = on_close
+        self._on_install = on_install
 
     @property
     def capabilities(self) -> Capabilities:
@@ -109,6 +123,10 @@ class Tiered(StoreWrapper):
         return reply  # type: ignore[no-any-return]  # the reply to this operation
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        on_install = self._on_install
+        if on_install is not None and uses_cache(ops):
+            on_install(self._store.execute(Install()))
+            self._on_install = None  # only now: another thread must not use the cache before
         replies = [replay_from_cache(op, self._cache.get(op.id)) if isinstance(op, Claim) else None for op in ops]
         missed = [place for place, reply in enumerate(replies) if reply is None]
         sent = [ops[place] for place in missed]
@@ -140,9 +158,11 @@ class AsyncTiered(AsyncStoreWrapper):
         cache: AsyncCache | MemoryCache,
         *,
         on_close: Callable[[], Awaitable[None]] | None = None,
+        on_install: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(store)
         self._on_close = on_close
+        self._on_install = on_install
         self._cache: AsyncCache = AsyncMemoryCache(cache) if isinstance(cache, MemoryCache) else cache
 
     @property
@@ -154,6 +174,10 @@ class AsyncTiered(AsyncStoreWrapper):
         return reply  # type: ignore[no-any-return]  # the reply to this operation
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        on_install = self._on_install
+        if on_install is not None and uses_cache(ops):
+            on_install(await self._store.execute(Install()))
+            self._on_install = None
         replies = [replay_from_cache(op, await self._cache.get(op.id)) if isinstance(op, Claim) else None for op in ops]
         missed = [place for place, reply in enumerate(replies) if reply is None]
         sent = [ops[place] for place in missed]

@@ -24,6 +24,7 @@ CAPABILITIES = Capabilities(
     lists_by_id=True,
     backlog="index",
     mixed_batches=True,
+    has_install_id=True,
 )
 
 COLLATION = "Latin1_General_100_BIN2"

@@ -25,6 +25,7 @@ CAPABILITIES = Capabilities(
     finds_keys=True,  # it keeps columns: to look for a key it reads the keys and nothing else
     backlog="scan",
     mixed_batches=True,
+    has_install_id=True,
 )
 
 # The clock is the host's, read while the write lock is held. `:lock` is sent as 1 or 0: the locks are in this process

@@ -32,6 +32,7 @@ CAPABILITIES = Capabilities(
     backlog="index",
     mixed_batches=True,
     max_in_flight=2,
+    has_install_id=True,
 )
 
 # Settings of a connection -------------------------------------------------------------------------

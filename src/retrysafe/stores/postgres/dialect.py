@@ -22,6 +22,7 @@ CAPABILITIES = Capabilities(
     max_in_flight=2,  # the server executes one batch while this side packs the other, or while one waits for a lock
     lists_by_id=True,
     backlog="index",
+    has_install_id=True,
 )
 
 _LOCK_TIMEOUT_CTE = "patience AS (SELECT set_config('lock_timeout', '2000', true))"

@@ -68,8 +68,8 @@ def _parse_cache_url(url: str, ttl: float, place: str) -> tuple[str, str]:
 
 
 class RedisCache:
-    """The sync cache: `RedisCache("redis://…")`. Safe to use from many threads. `place` names the store behind it:
-    caches with another place share no entries."""
+    """The sync cache: `RedisCache("redis://…")`. Safe to use from many threads. `place` names the store behind it, and
+    `use_for` its installation: caches with another place or installation share no entries."""
 
     def __init__(
         self,
@@ -79,9 +79,15 @@ class RedisCache:
         timeout: float = CACHE_TIMEOUT_SECONDS,
         place: str = "",
     ) -> None:
-        address, self._prefix = _parse_cache_url(url, ttl, place)
+        address, self._place_prefix = _parse_cache_url(url, ttl, place)
+        self._prefix = self._place_prefix
         self.ttl = ttl
         self._client = Redis.from_url(address, socket_timeout=timeout, socket_connect_timeout=timeout)
+
+    def use_for(self, installation: str) -> None:
+        """Keep the entries of this installation apart from those of others, for example of a database with the same
+        URL on another machine."""
+        self._prefix = f"{self._place_prefix}{installation}:"
 
     def get(self, record_id: bytes) -> CachedRecord | None:
         with suppress(*_CACHE_ERRORS):
@@ -112,9 +118,15 @@ class AsyncRedisCache:
         timeout: float = CACHE_TIMEOUT_SECONDS,
         place: str = "",
     ) -> None:
-        address, self._prefix = _parse_cache_url(url, ttl, place)
+        address, self._place_prefix = _parse_cache_url(url, ttl, place)
+        self._prefix = self._place_prefix
         self.ttl = ttl
         self._client = AsyncRedis.from_url(address, socket_timeout=timeout, socket_connect_timeout=timeout)
+
+    def use_for(self, installation: str) -> None:
+        """Keep the entries of this installation apart from those of others, for example of a database with the same
+        URL on another machine."""
+        self._prefix = f"{self._place_prefix}{installation}:"
 
     async def get(self, record_id: bytes) -> CachedRecord | None:
         with suppress(*_CACHE_ERRORS):

@@ -45,6 +45,7 @@ CAPABILITIES = Capabilities(
     lists_by_id=True,
     backlog="index",
     mixed_batches=True,
+    has_install_id=True,
 )
 
 DIALECT = Dialect(
