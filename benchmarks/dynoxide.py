@@ -1,4 +1,4 @@
-"""Fills a table of Dynoxide, the DynamoDB server of the tests, with many settled records: straight into its SQLite file.
+"""Fills a table of Dynoxide, the DynamoDB server of the tests, with many settled records: straight into its file.
 
 By requests, a million items take hours, because each batch of 25 is a commit. The server is stopped meanwhile, and
 reads the rows as its own afterwards. `to_rows` writes what Dynoxide 1.2.1 writes; `tests/bench/test_dynoxide.py`
@@ -15,9 +15,10 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, NamedTuple
 
+from tests.servers import Server
+
 from retrysafe.core.records import Record
 from retrysafe.stores.dynamodb.items import to_item
-from tests.servers import Server
 
 INDEX_ATTRIBUTES = ("id", "shelf", "expires", "lease")
 BATCH = 5_000

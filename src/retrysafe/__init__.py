@@ -65,13 +65,21 @@ _HOMES = {
 """Public names, and the modules that define them."""
 
 _ELSEWHERE = {
+    "AsyncRetrySafe": "`from retrysafe import RetrySafe`, which serves sync and async code",
+    "Client": "`from retrysafe.client.httpx import RetryTransport` (for requests: RetryAdapter)",
     "Console": "`from retrysafe.console import Console`",
+    "IdempotencyKey": "`from retrysafe import Key`",
     "Inbox": "`from retrysafe.consumers import Inbox`",
+    "Outbox": "`from retrysafe import stage`, which puts a job into the outbox",
     "Retries": "`from retrysafe.client import Retries`",
+    "RetrySafeMiddleware": "`from retrysafe import IdempotencyMiddleware`",
+    "Retrysafe": "`from retrysafe import RetrySafe`",
+    "Saga": "`safe.operation`, with safe = RetrySafe(URL): a saga is an operation whose steps have an undo",
     "idempotent": "`from retrysafe.fastapi import idempotent` (also in .starlette, .litestar, .quart, .django)",
     "install": "`from retrysafe.fastapi import install` (also in .litestar, .quart)",
     "once": "`safe.once`, with safe = RetrySafe(URL)",
     "operation": "`safe.operation`, with safe = RetrySafe(URL)",
+    "step": "`safe.operation`, with safe = RetrySafe(URL): the operation declares its steps",
     "transaction": "`safe.transaction`, with safe = RetrySafe(URL)",
     "transactional": "`safe.transactional`, with safe = RetrySafe(URL)",
 }

@@ -1,5 +1,8 @@
 """Alias of `retrysafe.jobs.celery`: this is the import that people try first."""
 
-from retrysafe.jobs.celery import CeleryJobs
+from retrysafe.core.extras import needs_extra
+
+with needs_extra("celery", "retrysafe.celery"):
+    from retrysafe.jobs.celery import CeleryJobs
 
 __all__ = ["CeleryJobs"]

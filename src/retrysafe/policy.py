@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, Literal, Self, cast, get_args
@@ -74,6 +75,10 @@ class Policy:
     max_body: int = 1 << 20
     max_answer: int = 1 << 20
 
+    def __new__(cls, **given: Any) -> Self:
+        _check_fields(given)
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
         for name, literal in _LITERALS.items():
             value = getattr(self, name)
@@ -95,10 +100,6 @@ class Policy:
 
     def replace(self, **changes: Any) -> Self:
         """This policy with some fields changed."""
-        known = [field.name for field in fields(self)]
-        for name, value in changes.items():
-            if name not in known:
-                raise PolicyError(name, value, f"there is no such field; the fields are {', '.join(known)}")
         return dataclasses.replace(self, **changes)
 
     def for_functions(self) -> Self:
@@ -142,6 +143,19 @@ class Policy:
         return exception is None and 200 <= status < 300
 
 
+_FIELDS = tuple(field.name for field in fields(Policy))
+
+_MEANT = {"ttl": "retention", "expires": "retention", "expiry": "retention", "timeout": "lease", "on_busy": "busy"}
+"""Names that other packages have for a field."""
+
+
+def _check_fields(given: Mapping[str, object]) -> None:
+    for name, value in given.items():
+        if name not in _FIELDS:
+            hint = f"did you mean {_MEANT[name]}? The" if name in _MEANT else "the"
+            raise PolicyError(name, value, f"there is no such field; {hint} fields are {', '.join(_FIELDS)}")
+
+
 _LITERALS: dict[str, Any] = {
     "mode": Mode,
     "busy": BusyRule,
@@ -161,13 +175,23 @@ _DURATIONS: dict[str, tuple[float, str]] = {
 }
 
 
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def _guess_seconds(text: str) -> int:
+    """The seconds that somebody meant who wrote `24h` or `5 minutes`; 60 if the text says nothing."""
+    found = re.fullmatch(r"\s*(\d{1,9})\s*(s|m|h|d|w)?[a-z]*\s*", text.lower())
+    return (int(found[1]) * _UNIT_SECONDS[found[2] or "s"] or 60) if found else 60
+
+
 def _check_seconds(name: str, value: object, least: float, fix: str) -> float:
     if isinstance(value, DefaultSeconds):
         return value
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, str):
-        raise PolicyError(name, value, f"give a number of seconds, such as {name}=60, or a timedelta")
+        example = _guess_seconds(value)
+        raise PolicyError(name, value, f"give a number of seconds, such as {name}={example}, or a timedelta")
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:  # not `<`: NaN is neither
         raise PolicyError(name, value, fix)
     value = min(value, _MAX_DURATION_SECONDS) if isinstance(value, int) else value  # a float cannot hold every int

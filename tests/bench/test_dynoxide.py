@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
 from benchmarks.crowded import record
 from benchmarks.dynoxide import Rows, fill, to_rows
+
 from retrysafe.core.ops import List, Lookup
 from retrysafe.core.records import Record
 from retrysafe.core.states import State

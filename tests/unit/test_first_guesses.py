@@ -43,12 +43,52 @@ def test_the_url_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("field", ["lease", "wait", "retention"])
-@pytest.mark.parametrize("value", ["60s", "60", "5m"])
-def test_a_duration_as_text_is_refused_with_the_right_words(field: str, value: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("60s", 60), ("60", 60), ("5m", 300), ("24 hours", 86400), ("7d", 604800), ("P1D", 60), ("0s", 60)],
+)
+def test_a_duration_as_text_is_refused_with_the_right_words(field: str, value: str, seconds: int) -> None:
     with pytest.raises(
-        retrysafe.PolicyError, match=f"{value}.*give a number of seconds, such as {field}=60, or a timedelta"
+        retrysafe.PolicyError, match=f"{value}.*give a number of seconds, such as {field}={seconds}, or a timedelta"
     ):
         Policy(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [("ttl", "did you mean retention?"), ("timeout", "did you mean lease?"), ("nonsense", "the fields are mode, busy")],
+)
+def test_a_field_that_a_policy_does_not_have_is_refused_with_the_right_words(field: str, words: str) -> None:
+    for make in (Policy, Policy().replace):
+        with pytest.raises(retrysafe.PolicyError, match=f"no such field.*{re.escape(words)}"):
+            make(**{field: 60})
+
+
+@pytest.mark.parametrize("url", ["postgresql+psycopg://u:hunter2@h/db", "mysql+pymysql://u@h/db"])
+def test_a_url_of_sqlalchemy_says_what_to_leave_out(url: str) -> None:
+    with pytest.raises(
+        retrysafe.StoreURLError, match=r"write (postgresql|mysql)://… without '\+(psycopg|pymysql)'"
+    ) as found:
+        RetrySafe(url)
+    assert "hunter2" not in str(found.value)
+
+
+def test_a_worker_is_made_of_the_object_not_of_a_url() -> None:
+    with pytest.raises(retrysafe.UsageError, match=r"Worker\(safe\)"):
+        retrysafe.Worker("sqlite:///app.db")  # type: ignore[arg-type]
+
+
+FRAMEWORKS = {"fastapi": "fastapi", "starlette": "starlette", "flask": "flask", "litestar": "litestar"}
+FRAMEWORKS |= {"quart": "quart", "django": "django", "celery": "celery", "console": "jinja2"}
+
+
+@pytest.mark.parametrize(("name", "package"), FRAMEWORKS.items())
+def test_an_import_without_its_package_names_the_extra(name: str, package: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; import retrysafe.{name}"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert f"retrysafe.{name} needs the module" in ended.stderr.splitlines()[-1]
+    assert f"pip install 'retrysafe[{name}]'" in ended.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("command", [["-m", "retrysafe"], ["-m", "retrysafe.cli.main"]])

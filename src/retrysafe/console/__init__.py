@@ -10,8 +10,11 @@ it does is done by retrysafe.operators, as for the command line. docs/howto/cons
 
 from __future__ import annotations
 
-from retrysafe.console.access import Operator
-from retrysafe.console.console import Console
-from retrysafe.console.messages import ConsoleRequest, ConsoleResponse
+from retrysafe.core.extras import needs_extra
+
+with needs_extra("console", "retrysafe.console"):
+    from retrysafe.console.access import Operator
+    from retrysafe.console.console import Console
+    from retrysafe.console.messages import ConsoleRequest, ConsoleResponse
 
 __all__ = ["Console", "ConsoleRequest", "ConsoleResponse", "Operator"]

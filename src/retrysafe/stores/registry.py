@@ -89,6 +89,12 @@ def find_backend(url: str) -> Backend:
             f"{safe_url(url)!r}: the store for {scheme}:// is a package of its own; "
             f"install it: pip install {DISTRIBUTIONS[scheme]}"
         )
+    family, _, driver = scheme.partition("+")
+    if driver and family in SCHEMES:
+        raise StoreURLError(
+            f"{safe_url(url)!r} is a URL of SQLAlchemy: write {family}://… without {'+' + driver!r}; "
+            "retrysafe brings its own drivers, and joins your session by tx="
+        )
     raise StoreURLError(
         f"no store answers to {scheme!r} in {safe_url(url)!r}; the schemes here are {', '.join(SCHEMES)}: {_EXAMPLES}"
     )

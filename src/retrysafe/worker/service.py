@@ -14,9 +14,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from retrysafe.core.urls import safe_url
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.engine.worker_notify import RECHECK_SECONDS
-from retrysafe.errors import StoreError, StoreUnreachable
+from retrysafe.errors import StoreError, StoreUnreachable, UsageError
 from retrysafe.policy import DEFAULT_LEASE_SECONDS
 from retrysafe.worker.completer import GRACE_SECONDS, Completer
 from retrysafe.worker.enqueuer import MAX_ATTEMPTS, NO_COUNTS, Enqueuer
@@ -48,6 +49,8 @@ class Worker:
         job_lease: float = DEFAULT_LEASE_SECONDS,
         job_attempts: int = MAX_ATTEMPTS,
     ) -> None:
+        if isinstance(safe, str):
+            raise UsageError(f"Worker({safe_url(safe)!r}): give it the object of your application, Worker(safe)")
         self.safe = safe
         self.tick = tick
         self._stopping = threading.Event()
