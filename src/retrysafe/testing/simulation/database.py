@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -108,6 +109,7 @@ class SimulatedDatabase:
     def __init__(self, stage: SimulationStage) -> None:
         self.host = stage.add_host("database")
         self.connection = open_database()
+        weakref.finalize(self, keep_spare, self.connection).atexit = False
         self.forms = stage.draw("forms").choice(FORMS)
         """What each process of a history is given as `forms`: all the same, or in the middle of the switch."""
         self.conflicts = stage.draw("conflicts").choice((0.0, 0.0, 0.05, 0.3))
@@ -125,11 +127,6 @@ class SimulatedDatabase:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._touched = 0.0
         self._doomed = False
-
-    def __del__(self) -> None:
-        """Nobody can look at its rows any more."""
-        if len(_spare) < MAX_SPARE:
-            _spare.append(self.connection)
 
     # What the application uses -----------------------------------------------------------------------
 
@@ -326,6 +323,13 @@ _spare: list[sqlite3.Connection] = []
 """Connections of histories that nobody looks at any more, with the statements that they have compiled: to compile them
 again takes as long as to run them."""
 MAX_SPARE = 4
+
+
+def keep_spare(connection: sqlite3.Connection) -> None:
+    """Called when nobody can look at its rows any more. Not by `__del__`: the garbage collector closes a connection
+    that it finds in the same cycle (since Python 3.13)."""
+    if len(_spare) < MAX_SPARE:
+        _spare.append(connection)
 
 
 def open_database() -> sqlite3.Connection:
