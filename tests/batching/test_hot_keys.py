@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from retrysafe.core.ops import Claim, ClaimReply
-from retrysafe.errors import StoreUnavailable
+from retrysafe.errors import StoreUnavailable, StoreUnclear
+from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.batching.aio import AsyncBatching
+from retrysafe.stores.batching.queue import MIN_BATCH_OPS
 from retrysafe.stores.batching.sync import Batching
 from retrysafe.stores.memory import AsyncMemoryStore, MemoryStore
 from retrysafe.stores.registry import open_async_store
 from retrysafe.testing.builders import claim, complete, release
-from tests.batching.scripted import AsyncScriptedStore, ScriptedStore, times
+from tests.batching.scripted import AsyncScriptedStore, Script, ScriptedStore, times
 from tests.opening import store_url
 from tests.waiting import until
 
 CALLERS = 40
+
+
+def asked(store: Script, key: str) -> int:
+    """How often the store was asked for a key."""
+    return sum(op.key == key for op in (*store.plain, *chain.from_iterable(store.batches)))  # type: ignore[attr-defined]
 
 
 async def crowd(store: AsyncScriptedStore, *ops: Claim, submit: bool = False) -> list[Any]:
@@ -49,6 +58,46 @@ async def test_a_crowd_on_one_new_key_asks_once_and_one_of_it_wins(submit: bool)
     assert granted(replies) == [True] + [False] * (CALLERS - 1) + [True]
     assert [[op.key for op in batch] for batch in store.batches] == [["hot", "stranger"]]  # type: ignore[attr-defined]
     assert len({reply.record for reply in replies[:CALLERS]}) == 1, "all see the winner's record"
+
+
+@pytest.mark.store("memory")
+@pytest.mark.parametrize("submit", [False, True], ids=["execute", "submit"])
+async def test_a_crowd_beside_a_batch_in_flight_asks_once(submit: bool) -> None:
+    """A second batch may be sent beside the first. All it holds is one question, which is sent outside the queue."""
+    store = AsyncScriptedStore(AsyncMemoryStore())
+    store.mixed_batches, store.max_in_flight = True, 2
+    replies = await crowd(store, *(claim("hot") for _ in range(CALLERS)), submit=submit)
+    assert granted(replies) == [True] + [False] * (CALLERS - 1)
+    assert asked(store, "hot") == 1
+
+
+@pytest.mark.store("memory")
+@pytest.mark.parametrize("submit", [False, True], ids=["execute", "submit"])
+async def test_a_crowd_in_a_batch_that_is_refused_asks_once_more(submit: bool) -> None:
+    """Each operation of a refused batch is sent alone. Who follows one waits for its second reply."""
+    store = AsyncScriptedStore(AsyncMemoryStore())
+    store.before = lambda ops: BatchRefused("not together") if len(ops) > 1 else None
+    replies = await crowd(store, *(claim("hot") for _ in range(CALLERS)), claim("stranger"), submit=submit)
+    assert granted(replies) == [True] + [False] * (CALLERS - 1) + [True]
+    assert asked(store, "hot") == 2
+
+
+@pytest.mark.store("memory")
+@pytest.mark.parametrize("submit", [False, True], ids=["execute", "submit"])
+async def test_a_question_sent_outside_the_queue_that_fails_is_told_to_all(submit: bool) -> None:
+    store = AsyncScriptedStore(AsyncMemoryStore())
+    store.mixed_batches, store.max_in_flight = True, 2
+    store.before = lambda ops: StoreUnavailable("away")
+    batched = AsyncBatching(store)
+    store.hold()
+    first = asyncio.ensure_future(batched.execute(claim("in-flight")))
+    await asyncio.sleep(0)
+    ops = [claim("hot") for _ in range(CALLERS)]
+    calls = [batched.submit(op) if submit else asyncio.ensure_future(batched.execute(op)) for op in ops]
+    store.go()
+    replies = await asyncio.gather(first, *(call for call in calls if call is not None), return_exceptions=True)
+    assert [type(reply) for reply in replies] == [StoreUnavailable] * (CALLERS + 1)
+    assert asked(store, "hot") == 1
 
 
 @pytest.mark.store("memory")
@@ -133,7 +182,52 @@ def test_a_crowd_of_threads_asks_once_and_one_of_it_wins() -> None:
     assert len(store.plain) + sum(map(len, store.batches)) == 2
 
 
-@pytest.mark.parametrize("name", ["redis", "postgres", "sqlite"])
+def crowd_of_threads(store: ScriptedStore, ops: Sequence[Claim]) -> list[Any]:
+    """A call in flight, and these behind it, each in a thread. What each thread got or raised, in no order."""
+    batched = Batching(store)
+    results: list[Any] = []
+
+    def ask(op: Claim) -> None:
+        try:
+            results.append(batched.execute(op))
+        except BaseException as error:
+            results.append(error)
+
+    store.hold()
+    first = threading.Thread(target=batched.execute, args=(claim("in-flight"),))
+    first.start()
+    assert store.entered.wait(60)
+    crew = [threading.Thread(target=ask, args=(op,)) for op in ops]
+    for each in crew:
+        each.start()
+    until(lambda: len(results) + asked(store, "hot") > 0 or len(batched._queues[Claim]._queue) == len(ops), 60, "all")
+    store.go()
+    for each in (first, *crew):
+        each.join(60)
+    return results
+
+
+@pytest.mark.store("memory")
+def test_a_crowd_of_threads_beside_a_batch_in_flight_asks_once() -> None:
+    """The fewest threads that justify a second batch: all of them wait when it is sent."""
+    store = ScriptedStore(MemoryStore())
+    store.mixed_batches, store.max_in_flight = True, 2
+    replies = crowd_of_threads(store, [claim("hot") for _ in range(MIN_BATCH_OPS)])
+    assert sorted(granted(replies)) == [False] * (MIN_BATCH_OPS - 1) + [True]
+    assert asked(store, "hot") == 1
+
+
+@pytest.mark.store("memory")
+def test_a_thread_that_is_interrupted_while_it_asks_for_all_leaves_nobody_waiting() -> None:
+    store = ScriptedStore(MemoryStore())
+    store.mixed_batches, store.max_in_flight = True, 2
+    store.before = lambda ops: KeyboardInterrupt() if ops[0].key == "hot" else None  # type: ignore[attr-defined]
+    results = crowd_of_threads(store, [claim("hot") for _ in range(MIN_BATCH_OPS)])
+    assert [type(each) for each in results].count(KeyboardInterrupt) == 1
+    assert [type(each) for each in results].count(StoreUnclear) == MIN_BATCH_OPS - 1
+
+
+@pytest.mark.parametrize("name", ["redis", "postgres", "sqlite", "mysql", "mariadb", "mongodb", "dynamodb"])
 async def test_a_hot_key_on_a_server(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """All at once on a new key: one wins; then on the completed one: all get the same record. Strangers are granted."""
     store = open_async_store(store_url(request, tmp_path, name), batching=True)

@@ -42,21 +42,23 @@ R = TypeVar("R")
 class AsyncPending:
     """An operation whose caller awaits the reply."""
 
-    __slots__ = ("followers", "future", "op", "send_alone", "since")
+    __slots__ = ("followers", "future", "op", "send_alone", "sends_itself", "since")
 
     def __init__(
         self,
         op: Op[Any],
         future: asyncio.Future[Any],
         since: float,
-        send_alone: Callable[[AsyncPending], None] | None = None,
+        send_alone: Callable[[AsyncPending], None],
+        sends_itself: bool,
     ) -> None:
         self.op = op
         self.future = future
         self.since = since
         self.followers = NOBODY
         self.send_alone = send_alone
-        """What SEND_UNBATCHED calls, if the caller cannot send the operation itself."""
+        """Sends the operation in a task. For SEND_UNBATCHED, if the caller cannot, or if others wait for its reply."""
+        self.sends_itself = sends_itself
 
     @property
     def left(self) -> bool:
@@ -64,17 +66,18 @@ class AsyncPending:
         return self.future.done()
 
     def deliver(self, result: Result) -> None:
+        if result is SEND_UNBATCHED and not self.left and (self.followers or not self.sends_itself):
+            return self.send_alone(self)  # its reply is delivered to all of them
         if self.followers is not NOBODY:
             followers, self.followers = self.followers, NOBODY
             deliver_to_followers(followers, result)
         if self.future.done():
-            return
+            return None
         if isinstance(result, BaseException):
             self.future.set_exception(result)
-        elif result is SEND_UNBATCHED and self.send_alone is not None:
-            self.send_alone(self)
         else:
             self.future.set_result(result)
+        return None
 
 
 class InFlightBatch:
@@ -117,7 +120,7 @@ class AsyncBatchQueue:
 
     async def execute(self, op: Op[R]) -> R:
         if self._in_flight:
-            reply: Any = await self._enqueue(op)
+            reply: Any = await self._enqueue(op, sends_itself=True)
             return await self._store.execute(op) if reply is SEND_UNBATCHED else reply
         batch = InFlightBatch(asyncio.get_running_loop().time())
         self._in_flight.append(batch)
@@ -130,7 +133,7 @@ class AsyncBatchQueue:
         """Let the operation join the next batch. If nothing is in flight, the store sends it at once; None if the store
         cannot: then the caller executes it."""
         if self._in_flight:
-            return self._enqueue(op, self._send_alone)
+            return self._enqueue(op, sends_itself=False)
         submitted = None if self._submit is None else self._submit(op)
         if submitted is not None and not submitted.done():
             batch = InFlightBatch(asyncio.get_running_loop().time())
@@ -150,13 +153,13 @@ class AsyncBatchQueue:
         if error is not None:
             pending.deliver(batch_stopped_error("task", error))
 
-    def _enqueue(self, op: Op[Any], send_alone: Callable[[AsyncPending], None] | None = None) -> asyncio.Future[Any]:
+    def _enqueue(self, op: Op[Any], *, sends_itself: bool) -> asyncio.Future[Any]:
         if len(self._queue) >= self._limit:
             raise queue_full_error(len(self._queue))
         loop = asyncio.get_running_loop()
         now = loop.time()
         future: asyncio.Future[Any] = loop.create_future()
-        self._queue.append(AsyncPending(op, future, now, send_alone))
+        self._queue.append(AsyncPending(op, future, now, self._send_alone, sends_itself))
         if self._watch is None:
             self._watch = loop.call_later(
                 SLOW_BATCH_SECONDS if self._max_in_flight > 1 else QUEUE_TIMEOUT_SECONDS, self._check_overdue, loop

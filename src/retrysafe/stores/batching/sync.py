@@ -57,13 +57,23 @@ class SyncPending:
         self.result: Result = None
 
     def deliver(self, result: Result) -> None:
-        if self.followers is not NOBODY:
-            followers, self.followers = self.followers, NOBODY
-            deliver_to_followers(followers, result)
+        if result is not SEND_UNBATCHED:
+            self.tell_followers(result)
         if not self.delivered:  # after a crash, an error is delivered to the whole batch
             self.delivered = True
             self.result = result
             self.signal.release()
+        if self.left:  # its thread will not send the operation: each follower sends its own
+            self.tell_followers(result)
+
+    def tell_followers(self, result: Result) -> None:
+        """Two threads may call this at once. `pop` gives each follower to one of them."""
+        while self.followers:
+            try:
+                follower = self.followers.pop()
+            except IndexError:
+                return
+            deliver_to_followers([follower], result)
 
 
 class BatchQueue:
@@ -115,6 +125,8 @@ class BatchQueue:
                 self._hand_over()
             elif pending is not None:
                 self._leave(pending)
+                if pending.delivered and pending.followers:  # the thread was interrupted before its reply came
+                    pending.tell_followers(StoreUnclear("the thread that asked for all of them was interrupted"))
 
     def _enqueue(self, pending: SyncPending) -> None:
         if len(self._queue) >= self._limit:
@@ -133,10 +145,20 @@ class BatchQueue:
             self._lead(pending)
         if pending.result is SEND_UNBATCHED:
             self._leave(pending)  # hand over first: the others need not wait for this operation
-            return self._store.execute(pending.op)
+            return self._send_alone(pending)
         if isinstance(pending.result, BaseException):
             raise pending.result
         return pending.result
+
+    def _send_alone(self, pending: SyncPending) -> Any:
+        """Send one operation outside the queue. Its followers wait for the reply."""
+        try:
+            reply = self._store.execute(pending.op)
+        except StoreError as error:
+            pending.tell_followers(error)
+            raise
+        pending.tell_followers(reply)
+        return reply
 
     def _start_extra_batch(self, pending: SyncPending) -> bool:
         """The batches in flight are slow. The first waiting thread leads one more, if another is allowed."""
