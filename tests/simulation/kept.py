@@ -68,5 +68,6 @@ KEPT = (
     KeptSeed(STRAIGHT, 2132, "simulator: an intruder's endpoint ran and failed, on a store that had lost its record"),
     KeptSeed(STRAIGHT, 4028, "simulator: a token that was granted again beyond the last eight, with its caller gone"),
     KeptSeed(STRAIGHT, 6369, "the same"),
+    KeptSeed(STRAIGHT, 40007435, "a request that was cancelled while it renewed its lease, before it began: burnt"),
     *(KeptSeed(STRAIGHT, seed, "the same rule, in an earlier state of the simulation") for seed in (106, 225, 231)),
 )

@@ -102,6 +102,9 @@ class AsyncExchange(Exchange):
                 return
         except StoreError as error:
             reason = error
+        except BaseException:  # cancelled: nothing ran, and nobody has to be asked
+            await self.settings.safe.arun(self.release_unstarted())
+            raise
         await self.settings.safe.arun(self.release_unstarted())
         raise self.refusal_error(reason)
 
@@ -209,6 +212,9 @@ class SyncExchange(Exchange):
                 return
         except StoreError as error:
             reason = error
+        except BaseException:
+            self.settings.safe.run(self.release_unstarted())
+            raise
         self.settings.safe.run(self.release_unstarted())
         raise self.refusal_error(reason)
 

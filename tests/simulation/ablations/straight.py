@@ -17,7 +17,7 @@ from retrysafe.core.states import State
 from retrysafe.engine import guard
 from retrysafe.engine.aperform import AsyncPerformer
 from retrysafe.engine.drive import CancelledDuringOp, FirstReply
-from retrysafe.errors import StoreError
+from retrysafe.errors import RetrySafeError, StoreError
 from retrysafe.web import exchange as exchanging
 from retrysafe.web.exchange import Exchange
 from retrysafe.web.sync_async import AsyncExchange
@@ -195,6 +195,22 @@ def leave_unanswered(original: Any) -> Any:
     return lambda self, op, sealed, submitted: None
 
 
+def leave_cancelled(original: Any) -> Any:
+    """A request that is cancelled while it renews its lease, before it begins, is treated as one that had begun."""
+
+    async def check_late_start(self: AsyncExchange, grant: Any) -> None:
+        reason: RetrySafeError = grant.lease.lease_lost_error()
+        try:
+            if await self.settings.safe.async_performer().ensure_lease(grant.lease):
+                return
+        except StoreError as error:
+            reason = error
+        await self.settings.safe.arun(self.release_unstarted())
+        raise self.refusal_error(reason)
+
+    return check_late_start
+
+
 FLOWS: Patch = together(
     substitute(AsyncExchange, "_send_claim", lambda original: send_by_flow),
     substitute(AsyncExchange, "settle_answer", lambda original: settle_by_flow),
@@ -285,6 +301,12 @@ ABLATIONS = (
         "I33 lease of the caller",
         together(FLOWS, substitute(AsyncExchange, "check_late_start", begin_anyway)),
         LATE,
+    ),
+    Ablation(
+        "a request that is cancelled before it begins counts as begun",
+        BURNT,
+        substitute(AsyncExchange, "check_late_start", leave_cancelled),
+        Situation(STRAIGHT, PLAIN, calm(suspends=6, reply_lost=0.3, held_back=0.2, slow=0.5, senders=2, purchases=3)),
     ),
     Ablation(
         "what a cancelled caller is granted late is released once",

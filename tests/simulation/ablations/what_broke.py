@@ -36,6 +36,9 @@ PUT_BACK: dict[str, tuple[str, ...]] = {
     ),
     "A claim that was withdrawn after a router's redirect": ("a withdrawal that is lost is not followed up",),
     "a first attempt under which nothing had run": ("a claim under which nothing ran binds its key",),
+    "a request whose process was stopped after its claim, and which was cancelled": (
+        "a request that is cancelled before it begins counts as begun",
+    ),
     "A lower-case method went past": ("a lower-case method goes past",),
     "`/a%2Fb` got the answer of `/a/b`": ("an escaped slash is a slash",),
     "a router's redirect (307, 308": ("a router's redirect is stored", "every redirect is withdrawn"),

@@ -3,12 +3,13 @@ own."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from retrysafe import Policy
-from retrysafe.core.ops import Claim
+from retrysafe.core.ops import Claim, Renew, Withdraw
 from retrysafe.core.states import State
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.web.asgi import IdempotencyMiddleware
@@ -101,3 +102,39 @@ async def test_a_task_that_begins_late(monkeypatch: pytest.MonkeyPatch, taken_ov
         assert (len(runs), status, record.state, record.attempt) == (0, 500, State.CLAIMED, 2)
     else:
         assert (len(runs), status, record.state) == (1, 201, State.COMPLETED)
+
+
+class StoppedInRenewal(AsyncSlow):
+    """The caller is stopped while it asks for its lease again."""
+
+    stop: BaseException = asyncio.CancelledError()
+
+    async def execute(self, op: Any) -> Any:
+        if isinstance(op, Renew):
+            raise self.stop
+        return await super().execute(op)
+
+
+class ThreadStoppedInRenewal(Slow):
+    def execute(self, op: Any) -> Any:
+        if isinstance(op, Renew):
+            raise KeyboardInterrupt
+        return super().execute(op)
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+async def test_stopped_before_it_began(still: Still, colour: str) -> None:
+    """Nothing ran, so nobody is asked how it ended (I32)."""
+    safe = RetrySafe(ThreadStoppedInRenewal(still), async_store=StoppedInRenewal(still))
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("the application ran")
+
+    if colour == "async":
+        with pytest.raises(asyncio.CancelledError):
+            await call(IdempotencyMiddleware(never, safe=safe, scope=who, policy=Policy(lease=10)))
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            WsgiCall(WsgiMiddleware(never, safe=safe, scope=who, policy=Policy(lease=10)))
+    (record,) = still.memory._records.values()
+    assert (record.state, still.seen[-1]) == (State.RELEASED, Withdraw)
