@@ -75,6 +75,10 @@ ANSWERS = {
     "rejected form": "/explanation/which-failures-to-store/#what-about-a-rejected-form",
     "set up Redis server": "/howto/redis/#set-up-the-redis-server",
     "key has leaked": "/howto/encryption/#if-a-key-has-leaked",
+    "alembic": "/howto/upgrading/#use-your-own-migration-tool",
+    "file upload": "/reference/http/#uploads-streams-and-websockets",
+    "postgres grant": "/howto/postgres/#grant-rights-to-the-applications-user",
+    "send key from browser": "/howto/rollout/#send-keys-from-a-browser",
     "crash in the middle of a charge": "/tutorial/crash-it/#1-crash-the-server-in-the-middle-of-a-charge",
 }
 """What people ask, and what the search must show first."""
