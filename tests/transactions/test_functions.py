@@ -48,6 +48,37 @@ def test_a_function_commits_with_its_result(sqlite: World) -> None:
     assert list(inspect.signature(pay).parameters) == ["order", "amount", "note"], "callers do not see tx"
 
 
+def test_without_tx_that_of_retrysafe_is_used(sqlite: World) -> None:
+    """It is read at the call: an application may set it when its event loop runs."""
+
+    @sqlite.safe.transactional("pay:{order}")
+    def pay(tx: Any, order: int) -> int:
+        write(tx, order)
+        return order
+
+    sqlite.safe.tx = None
+    with pytest.raises(UsageError, match=r"pay.* has no transaction to run in: pass tx=.* or to RetrySafe"):
+        pay(7)
+    assert sqlite.effects() == []
+    sqlite.safe.tx = sqlite.path
+    assert (pay(7), pay(7)) == (7, 7)
+    assert sqlite.effects() == ["7"]
+
+
+async def test_without_tx_that_of_retrysafe_is_used_by_async_functions(sqlite: World) -> None:
+    @sqlite.safe.transactional("pay:{order}")
+    async def pay(tx: Any, order: int) -> int:
+        await tx.execute("INSERT INTO effects (value) VALUES (?)", [str(order)])
+        return order
+
+    sqlite.safe.tx = None
+    with pytest.raises(UsageError, match="has no transaction to run in"):
+        await pay(7)
+    sqlite.safe.tx = sqlite.path
+    assert (await pay(7), await pay(7)) == (7, 7)
+    assert sqlite.effects() == ["7"]
+
+
 def test_tx_may_stand_anywhere(sqlite: World) -> None:
     @sqlite.safe.transactional("a:{n}", tx=sqlite.path)
     def last(n: int, *rest: int, tx: Any, **more: int) -> list[Any]:

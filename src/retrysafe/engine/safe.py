@@ -251,14 +251,15 @@ class RetrySafe:
         self,
         key: str,
         *,
-        tx: Any,
+        tx: Any = None,
         ignore: Iterable[str] = (),
         scope: str | None = None,
         policy: Policy | None = None,
         codec: Codec | None = None,
     ) -> Callable[[Callable[..., R]], Callable[..., R]]:
         """`once` for work in one database. The function's argument `tx` is the connection or session; what the function
-        writes there commits together with its result. Callers do not pass `tx`."""
+        writes there commits together with its result. Callers do not pass `tx`. `tx=` says where transactions are opened;
+        without it, that of RetrySafe does."""
         from retrysafe.transactions import function as transactional
 
         chosen = (policy or self.policy or Policy.preset("function")).for_functions()

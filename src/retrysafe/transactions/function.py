@@ -11,7 +11,7 @@ from retrysafe.core.records import Answer
 from retrysafe.engine.codecs import encode_result
 from retrysafe.engine.guard import Unstorable
 from retrysafe.engine.once import Once, OnceCall, read_result
-from retrysafe.errors import ResultNotStorable
+from retrysafe.errors import ResultNotStorable, UsageError
 from retrysafe.transactions.run import aperform, perform
 
 HANDLE_PARAMETER = "tx"
@@ -47,6 +47,17 @@ def insert_handle(once: Once, args: tuple[Any, ...], kwargs: dict[str, Any], han
     return bound.args, bound.kwargs
 
 
+def choose_tx(once: Once, given: Any) -> Any:
+    """The source of the function's transactions: its own, or that of RetrySafe at this moment."""
+    tx = given if given is not None else once.safe.tx
+    if tx is None:
+        raise UsageError(
+            f"{once.name} has no transaction to run in: pass tx= (a pool, a sessionmaker, a path, 'django:default') to "
+            "@safe.transactional or to RetrySafe"
+        )
+    return tx
+
+
 def wrap(once: Once, given: Any) -> Callable[..., Any]:
     """The decorated function, sync or async like the original. Its signature does not have the handle."""
     wrapped: Any
@@ -55,7 +66,7 @@ def wrap(once: Once, given: Any) -> Callable[..., Any]:
         @functools.wraps(once.function)
         async def call_async(*args: Any, **kwargs: Any) -> Any:
             task = once.build_task(args, kwargs)
-            ended = await aperform(once.safe, task, given, TransactionalCall(once, args, kwargs))
+            ended = await aperform(once.safe, task, choose_tx(once, given), TransactionalCall(once, args, kwargs))
             return read_result(once.name, once.codec, ended)
 
         wrapped = call_async
@@ -64,7 +75,7 @@ def wrap(once: Once, given: Any) -> Callable[..., Any]:
         @functools.wraps(once.function)
         def call_sync(*args: Any, **kwargs: Any) -> Any:
             task = once.build_task(args, kwargs)
-            ended = perform(once.safe, task, given, TransactionalCall(once, args, kwargs))
+            ended = perform(once.safe, task, choose_tx(once, given), TransactionalCall(once, args, kwargs))
             return read_result(once.name, once.codec, ended)
 
         wrapped = call_sync
