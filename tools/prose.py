@@ -69,6 +69,12 @@ RULES = {
     r"\bread first and (?:write|writes) then\b": "'afterwards'",
     r"\bwaits? uncounted\b": "say what is not counted",
     r"\bsays? no\b": "'rejects', 'refuses'",
+    r"\bstands? still\b": "'no longer grows'",
+    r"\bbelongs? into\b": "'do it in', 'put it into'",
+    r"\b(?:was|were) quicker\b": "'was first'",
+    r"\bof no account\b": "'does not matter'",
+    r"\bputs? a fence around\b|\bbehind the fence\b": "'protects': a fence is the attempt and its token",
+    r"\banother person\b": "'another operator', 'somebody else'",
 }
 """What not to write, and what to write instead."""
 

@@ -28,7 +28,7 @@
     │   └── NotDone                a job that has no result yet
     ├── OperationChanged           it was begun by other code: refused and left as it is (503, retry with the same key)
     ├── RunOver                    the run to resume is over: its key has begun another life
-    ├── NotUncertain               there is nothing to decide: it is not uncertain, or somebody was quicker
+    ├── NotUncertain               there is nothing to decide: it is not uncertain, or somebody was first
     ├── OutcomeUnknown             it began, and nobody knows how it ended
     ├── OutcomeUnrecorded          it ran, and how it ended could not be stored
     ├── AnswerGone                 it was done; its answer was not kept
