@@ -258,8 +258,8 @@ class RetrySafe:
         codec: Codec | None = None,
     ) -> Callable[[Callable[..., R]], Callable[..., R]]:
         """`once` for work in one database. The function's argument `tx` is the connection or session; what the function
-        writes there commits together with its result. Callers do not pass `tx`. `tx=` says where transactions are opened;
-        without it, that of RetrySafe does."""
+        writes there commits together with its result. Callers do not pass `tx`. If the
+        decorator has no `tx=`, that of RetrySafe is used."""
         from retrysafe.transactions import function as transactional
 
         chosen = (policy or self.policy or Policy.preset("function")).for_functions()
@@ -317,7 +317,7 @@ class RetrySafe:
     ) -> Record:
         """Resolve an uncertain key, given as a Key or a record's id. Either it happened, with this answer or with an
         answer that nobody has; or it did not happen, and then the next retry runs it. Raises NotUncertain if its owner
-        or another person was quicker. With `attempt`, only that attempt is resolved."""
+        or another operator was first. With `attempt`, only that attempt is resolved."""
         return self.run(self._resolve_flow(which, happened, answer, because, attempt))
 
     async def aresolve(

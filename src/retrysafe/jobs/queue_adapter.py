@@ -86,7 +86,7 @@ class QueueAdapter:
         codec: Codec | None = None,
         max_attempts: int | Literal["default"] | None = "default",
     ) -> FencedTask:
-        """Put a function behind the fence.
+        """Protect a function: it runs once for each key.
 
         name          what the queue calls the task; by default the module and name of the function
         key           `"receipt-{order_id}"`: the job's key, made of its arguments; without it the job's id is the key
@@ -130,7 +130,7 @@ class QueueAdapter:
         max_attempts: int | Literal["default"] | None = "default",
         **options: Any,
     ) -> Callable[[Callable[..., Any]], Any]:
-        """The queue's own task decorator, behind the fence. It returns the queue's own kind of task. The named
+        """The task decorator of the queue, with protection. It returns the queue's own kind of task. The named
         arguments are those of `fence`; all other options go to the queue."""
 
         def decorate(function: Callable[..., Any]) -> Any:
