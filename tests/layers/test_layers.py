@@ -122,9 +122,9 @@ MAY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(TOP, (*BASE, "stores", "engine", "transactions", *MIDDLE, *TOP, "__version__", *retrysafe.__all__)),
     # The demo's application is written as a user would: with the name that people try first.
     "demo.shop": ("fastapi", "worker", "webhooks", "webhooks.fastapi", *retrysafe.__all__),
-    # Adapters under the names that people try first.
-    **dict.fromkeys(("fastapi", "starlette", "flask", "litestar", "quart", "django"), ("web",)),
-    "celery": ("jobs",),
+    # Adapters under the names that people try first. core.extras: a missing framework is reported with its extra.
+    **dict.fromkeys(("fastapi", "starlette", "flask", "litestar", "quart", "django"), ("web", "core.extras")),
+    "celery": ("jobs", "core.extras"),
     "logs": ("engine",),
     # Exporters read figures and traces. `__version__`: the version of what is measured.
     **dict.fromkeys(("otel", "prometheus"), ("core", "engine", "errors", "otel", "__version__")),
