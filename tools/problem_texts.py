@@ -48,7 +48,7 @@ TEXTS: dict[str, Text] = {
         "The key is already stored, for a request with another method, path, query, media type or body. For a "
         "function: the other arguments differ.",
         "If this is a new operation, send it with a new key. If it is a retry, repeat the original request unchanged.",
-        "A rising rate usually means that one client reuses keys. `retrysafe keys show` tells when and by which "
+        "A rising rate usually means that one client reuses keys. `retrysafe keys show` says when and by which "
         "route the key was first used. If a field changes with each retry (a timestamp, a trace id), leave it out of "
         "the comparison with `fingerprint=` or `ignore=`.",
         "Make the key when the user starts the operation, not when the page loads. Make a new one after each final "
@@ -181,7 +181,7 @@ TEXTS: dict[str, Text] = {
         "Your handler raised an exception, and the policy releases the key, so that a retry runs the handler again.",
         "Send the same request with the same key again.",
         "Find the exception in your own error log.",
-        "Mend the cause of the exception.",
+        "Correct the cause of the exception.",
     ),
     "step-failed": Text(
         "A step of an operation used up its tries in this attempt.",
@@ -370,9 +370,9 @@ TEXTS: dict[str, Text] = {
     ),
     "step-not-recorded": Text(
         "An operation ran a step, and the store refused to record it, for example because the journal is too large for "
-        "DynamoDB. Earlier recovery points stand. Over HTTP the answer is [`not-finished`](not-finished.md).",
+        "DynamoDB. Earlier recovery points are kept. Over HTTP the answer is [`not-finished`](not-finished.md).",
         SAME_KEY + " Never use a new key: the finished steps would run again.",
-        "Read the reason in the log, and mend it: the next attempt sends the same step again, with the same key for "
+        "Read the reason in the log, and correct it: the next attempt sends the same step again, with the same key for "
         "the other system.",
         "Use an operation with fewer steps, or steps that return less.",
     ),
