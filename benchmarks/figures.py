@@ -6,8 +6,9 @@ way. Two states: `on`, the library as it is; `off`, a copy of it from whose sour
 taken out (without_figures.py, which writes both copies anew so that they differ in nothing else).
 
 Two measures. Instructions are counted by valgrind, in a process of its own for each case (callgrind.py).
-Processor time is taken in rounds that alternate between on and off: the least of each, and the median of the
-differences. Beside other work the least is the steadier: nothing makes a round quicker than it is.
+Processor time of the process is taken in rounds that go there and back (paired.py): the median of the differences of
+on from off, the quartiles, and beside it the control, a second process of off. Two processes of the same code differ
+by where their memory lies, so all of them are started anew a few times.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import ast
 import asyncio
 import gc
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,16 +25,16 @@ import time
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.apps import asgi_app
 from benchmarks.callgrind import count_twice, measure
 from benchmarks.in_process import call
+from benchmarks.paired import Difference, compare_rounds, run_rounds
 from benchmarks.without_figures import copy_library, take_figures_out, write_anew
 from retrysafe.engine.figures import MAX_UNSORTED_TIMES
 
 CASES = (("asgi", "new"), ("asgi", "replay"), ("fastapi", "new"), ("fastapi", "replay"))
-STATES = ("on", "off")
 PIECES = MAX_UNSORTED_TIMES
 """Figures sort what they collected after so many answers of the store. Each count has whole rounds of it, so a request
 bears its share: with a hundred requests one count had a sorting and the other had none, and the difference took one
@@ -91,23 +91,38 @@ def prefer_source(source: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(source)}
 
 
+class ProcessorTime(NamedTuple):
+    """Of one request. `least` is in microseconds: nothing makes a slice quicker than it is."""
+
+    least: dict[str, float]
+    cost: Difference
+    control: Difference
+
+    def __str__(self) -> str:
+        return (
+            f"figures {self.cost}, control {self.control}; least {self.least['on']:.1f} us with figures, "
+            f"{self.least['off']:.1f} us without, {self.least['control']:.1f} us control"
+        )
+
+
 def measure_processor(
-    kind: str, which: str, sources: dict[str, Path], calls: int, rounds: int
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Microseconds of one request in each state: the least, and the median, of rounds that alternate."""
-    with ExitStack() as stack:
-        parts = {state: start_server(stack, kind, which, source) for state, source in sources.items()}
-        taken: dict[str, list[float]] = {state: [] for state in STATES}
-        for number in range(rounds):
-            for state in STATES if number % 2 else reversed(STATES):
-                taken[state].append(ask(parts[state], calls) / calls * 1e6)
-    off = statistics.median(taken["off"])
-    # The median of differences, not the difference of medians: what slows one round down slows down its neighbours.
-    added = {
-        state: statistics.median(one - base for one, base in zip(taken[state], taken["off"], strict=True))
-        for state in STATES
-    }
-    return {state: min(taken[state]) for state in STATES}, {state: off + added[state] for state in STATES}
+    kind: str, which: str, sources: dict[str, Path], calls: int, rounds: int, starts: int
+) -> ProcessorTime:
+    """Figures against no figures, and no figures against the same."""
+    sources = {**sources, "control": sources["off"]}
+    slices: dict[str, list[float]] = {state: [] for state in sources}
+    found: list[dict[str, float]] = []
+    for _ in range(starts):
+        with ExitStack() as stack:
+            parts = {state: start_server(stack, kind, which, source) for state, source in sources.items()}
+
+            def measure(state: str, parts: dict[str, subprocess.Popen[str]] = parts) -> float:
+                slices[state].append(ask(parts[state], calls) / calls * 1e6)
+                return slices[state][-1]
+
+            found += run_rounds(tuple(sources), rounds, measure)
+    least = {state: min(taken) for state, taken in slices.items()}
+    return ProcessorTime(least, compare_rounds(found, "on", "off"), compare_rounds(found, "control", "off"))
 
 
 def start_server(stack: ExitStack, kind: str, which: str, source: Path) -> subprocess.Popen[str]:
@@ -146,8 +161,9 @@ def describe(found: dict[str, float], unit: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.figures", description=__doc__)
-    parser.add_argument("--calls", type=int, default=200, help="requests in a round (200)")
-    parser.add_argument("--rounds", type=int, default=31, help="rounds of processor time (31)")
+    parser.add_argument("--calls", type=int, default=200, help="requests in a slice of a round (200)")
+    parser.add_argument("--rounds", type=int, default=11, help="rounds of processor time of each start (11)")
+    parser.add_argument("--starts", type=int, default=3, help="how often the processes are started anew (3)")
     parser.add_argument("--counts", type=int, default=3, help="counts of the instructions of each state (3)")
     parser.add_argument("--no-valgrind", action="store_true", help="only processor time")
     parser.add_argument(
@@ -174,9 +190,8 @@ def main() -> None:
             if given.cases and f"{kind}-{which}" not in given.cases:
                 continue
             if not given.no_processor:
-                least, median = measure_processor(kind, which, sources, given.calls, given.rounds)
-                print(f"{kind} {which}, least: {describe(least, 'us')}", flush=True)
-                print(f"{kind} {which}, median: {describe(median, 'us')}", flush=True)
+                taken = measure_processor(kind, which, sources, given.calls, given.rounds, given.starts)
+                print(f"{kind} {which}, processor: {taken}", flush=True)
             if not given.no_valgrind:
                 counted = count_instructions(kind, which, sources, given.store, given.counts)
                 print(f"{kind} {which}: {describe(counted, 'instructions')}", flush=True)

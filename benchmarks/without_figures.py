@@ -26,6 +26,8 @@ OWNERS = frozenset(("figures", "_figures", "events", "_events"))
 LABELS = frozenset(("series",))
 COLLECTED = frozenset(("times", "granted", "replayed"))
 """Lists that figures are appended to."""
+FIGURES = frozenset(("figures",))
+"""A variable for them."""
 ASKED = frozenset(("_taps", "heard", "max_unsorted_times"))
 """Asked only by what counts: the whole statement is taken out."""
 FILES = (
@@ -52,7 +54,7 @@ class TakeOut(ast.NodeTransformer):
             self.taken += 1
             node.value = ast.Constant(0.0)
             return node
-        if all(is_label(target) or getattr(target, "id", "") in COLLECTED for target in node.targets):
+        if all(is_label(target) or getattr(target, "id", "") in COLLECTED | FIGURES for target in node.targets):
             self.taken += 1
             return ast.copy_location(ast.Pass(), node)
         return self.generic_visit(node)
@@ -62,6 +64,13 @@ class TakeOut(ast.NodeTransformer):
             self.taken += 1
             return ast.copy_location(ast.Pass(), node)
         return self.generic_visit(node)
+
+    def visit_Try(self, node: ast.Try) -> ast.AST:
+        self.generic_visit(node)
+        bodies = (node.body, *(handler.body for handler in node.handlers))
+        if all(isinstance(each, ast.Pass) for body in bodies for each in body) and not node.finalbody:
+            return ast.copy_location(ast.Pass(), node)
+        return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
@@ -74,10 +83,10 @@ class TakeOut(ast.NodeTransformer):
 
 
 def names_series(node: ast.expr) -> bool:
-    """`series or …` and `self._unlisted[method]`, given to what carries it."""
-    return (isinstance(node, ast.BoolOp) and is_label(node.values[0])) or (
-        isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "_unlisted"
-    )
+    """`series or …`, `self.series` and `self._unlisted[method]`, given to what carries it."""
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.value, ast.Attribute) and node.value.attr == "_unlisted"
+    return is_label(node.values[0]) if isinstance(node, ast.BoolOp) else is_label(node)
 
 
 def is_label(node: ast.expr) -> bool:

@@ -151,10 +151,14 @@ class AsyncPerformer:
 
     def _accept(self, op: Op[R], reply: R, sent_at: float, resent: bool = False) -> R:
         """The store has answered what was sent at `sent_at`. `resent`: an earlier sending may still arrive."""
-        times = self._figures.store_times[type(op)]  # the lines of `observe_store`: every request comes here twice
+        figures = self._figures
+        try:  # the lines of `observe_store`: every request comes here twice
+            times = figures.store_times[type(op)]
+        except KeyError:
+            times = figures.add_store_times(type(op))
         times.append(clock() - sent_at)
-        if len(times) >= self._figures.max_unsorted_times:
-            self._figures.sort_store_times(type(op))
+        if len(times) >= figures.max_unsorted_times:
+            figures.sort_store_times(type(op))
         if self._circuit.away:
             self._circuit.record_answer(op)
         if reply is True or reply is False:  # of a write that only says whether it was done

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -96,7 +96,7 @@ class Figures:
         self.active: dict[str, int] = {}
         self.execution = Histogram("execution", EXECUTION_SECONDS, self)
         self.store_calls = Histogram("store", STORE_SECONDS, self)
-        self.store_times: dict[type, list[float]] = defaultdict(list)
+        self.store_times: dict[type, list[float]] = {}
         """Times of operations that succeeded, by their class, that are not in `store_calls` yet."""
         self.max_unsorted_times = MAX_UNSORTED_TIMES
         self._execution_times: dict[tuple[str, str], list[float]] = {}
@@ -223,10 +223,18 @@ class Figures:
     def observe_store(self, op: type, seconds: float) -> None:
         """The store has answered. The performer for event loops does the same in its own lines: every request comes
         there two times."""
-        times = self.store_times[op]
+        try:
+            times = self.store_times[op]
+        except KeyError:
+            times = self.add_store_times(op)
         times.append(seconds)
         if len(times) >= self.max_unsorted_times:
             self.sort_store_times(op)
+
+    def add_store_times(self, op: type) -> list[float]:
+        """The times of an operation that is sent for the first time. Not a defaultdict: reading one costs a request
+        more than reading a dict."""
+        return self.store_times.setdefault(op, [])
 
     def sort_store_times(self, op: type) -> None:
         """So many times of an operation are collected as may be."""

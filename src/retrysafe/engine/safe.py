@@ -175,19 +175,18 @@ class RetrySafe:
         """Whether what is stored is encrypted."""
         return self._sealer.active
 
-    def build_task(
+    def build_task(  # noqa: PLR0917  (by position: every request comes here)
         self,
         key: Key,
         target: str,
         fingerprint: Fingerprint,
         policy: Policy,
-        *,
+        series: Series | None = None,
         input: bytes = b"",
         alternatives: Sequence[Fingerprint] = (),
-        series: Series | None = None,
     ) -> Task:
-        """Build the Task of a call. `alternatives` are fingerprints of the same request in the forms of older releases;
-        the key ring adds its own (S12). `series` is for figures, if `target` may hold a path."""
+        """Build the Task of a call. `series` is for figures, if `target` may hold a path. `alternatives` are fingerprints of
+        the same request in the forms of older releases; the key ring adds its own (S12)."""
         if self._current_traceparent is not None:
             input = encode_traceparent(self._current_traceparent(), input)
         if not alternatives and not self._sealer.active:

@@ -220,7 +220,7 @@ class Exchange:
     def build_task(self, key: Key, policy: Policy, chunks: list[bytes]) -> Task:
         fingerprint = fingerprint_request(self.view, self.route, chunks)
         set_request(key, fingerprint)  # an operation with this key uses the request's fingerprint
-        return self.settings.safe.build_task(key, self.target, fingerprint, policy, series=self.series)
+        return self.settings.safe.build_task(key, self.target, fingerprint, policy, self.series)
 
     # The claim ----------------------------------------------------------------------------------
 

@@ -1,0 +1,41 @@
+"""benchmarks/paired.py: the order of slices, and what a drift of the machine leaves."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.paired import compare_rounds, run_rounds
+
+STATES = ("on", "off", "control")
+
+
+def test_every_round_goes_there_and_back() -> None:
+    asked: list[str] = []
+
+    def measure(state: str) -> float:
+        asked.append(state)
+        return 1.0
+
+    assert list(run_rounds(STATES, 2, measure)) == [{"on": 1.0, "off": 1.0, "control": 1.0}] * 2
+    assert asked[:6] == ["control", "off", "on", "on", "off", "control"]
+    assert asked[6:] == ["on", "off", "control", "control", "off", "on"]
+
+
+def test_a_machine_that_slows_down_steadily_moves_no_difference() -> None:
+    costs, slices = {"on": 1.02, "off": 1.0, "control": 1.0}, iter(range(1000))
+    rounds = list(run_rounds(STATES, 8, lambda state: costs[state] + 0.1 * next(slices)))
+    base = [taken["off"] for taken in rounds]
+    assert base[-1] > 4 * base[0], "it slowed down"
+    assert compare_rounds(rounds, "control", "off").median == pytest.approx(0, abs=1e-9)
+    assert all(taken["on"] - taken["off"] == pytest.approx(0.02) for taken in rounds)
+
+
+def test_one_disturbed_round_does_not_move_the_median() -> None:
+    rounds = [{"on": 102.0, "off": 100.0}] * 6 + [{"on": 300.0, "off": 100.0}]
+    found = compare_rounds(rounds, "on", "off")
+    assert (found.median, found.low, found.high) == (2.0, 2.0, 2.0)
+    assert str(found) == "+2.00 % [+2.00 .. +2.00]"
+
+
+def test_the_spread_is_the_middle_half_of_the_rounds() -> None:
+    rounds = [{"on": 100.0 + each, "off": 100.0} for each in (-4, -2, 0, 2, 4)]
+    assert compare_rounds(rounds, "on", "off") == (0, -2, 2)
