@@ -356,7 +356,7 @@ class OutcomeUnknown(RetrySafeError):
     def __init__(self, key: str, since: int, note: str) -> None:
         super().__init__(
             f"the outcome of idempotency key {key!r}, begun at {format_time(since)}, is unknown ({note}); it will not "
-            "run again until somebody finds out and resolves it"
+            "run again until somebody finds out and resolves it: `retrysafe keys why` and `retrysafe keys resolve`"
         )
 
 

@@ -95,6 +95,40 @@ def test_a_key_that_was_nearly_right_is_offered(
     assert "did you mean" not in capsys.readouterr().err
 
 
+def test_a_part_of_a_key_is_enough_to_be_told_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A ticket says `order-7`; how the key is built is in the source of the application."""
+    url = f"sqlite:///{tmp_path}/app.db"
+    safe = RetrySafe(url)
+    safe.migrate()
+    charge = safe.once("charge:{order}", scope="tests.charge")(lambda order: order)
+    for order in ("order-78", "order-7", "order-9"):
+        charge(order)
+    safe.close()
+    assert main(["keys", "why", "order-7", url]) == 3
+    told = capsys.readouterr().err
+    assert "did you mean 'charge:{\"order-7\"}' or 'charge:{\"order-78\"}'? `retrysafe keys list`" in told
+    assert main(["keys", "why", "or", url]) == 3
+    assert "did you mean" not in capsys.readouterr().err, "two letters are in too many keys"
+    assert main(["keys", "why", "nothing like it", url]) == 3
+    assert "no key 'nothing like it'; `retrysafe keys list` lists the keys" in capsys.readouterr().err
+
+
+def test_a_file_that_was_nearly_right_is_offered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("orders.db", "orders.db-wal", "orders.db-shm", "notes.txt"):
+        (tmp_path / name).touch()
+    assert main(["stats", f"sqlite:///{tmp_path}/order.db"]) == 5
+    assert f"no file '{tmp_path}/order.db'; did you mean '{tmp_path}/orders.db'?\n" in capsys.readouterr().err
+    for other in (f"{tmp_path}/payments.db", f"{tmp_path}/no-such-folder/orders.db"):
+        assert main(["stats", f"sqlite:///{other}"]) == 5
+        assert f"no file '{other}'\n" in capsys.readouterr().err
+    assert sorted(each.name for each in tmp_path.iterdir()) == [
+        "notes.txt",
+        "orders.db",
+        "orders.db-shm",
+        "orders.db-wal",
+    ]
+
+
 def test_near_keys_are_bounded_and_ranked() -> None:
     near, store = NearKeys("charge:7"), open_store("memory://")
     one = store.execute(claim("any")).record

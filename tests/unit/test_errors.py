@@ -92,7 +92,7 @@ MESSAGES: list[tuple[errors.RetrySafeError, list[str]]] = [
     (errors.InProgress("k-1", 1_500_000), ["'k-1'", "1.5 s", "retry with the same key"]),
     (errors.RunOver("k-1", "ab" * 16, MOMENT), ["'k-1'", "abababab", "2025-11-15T12:00:03Z", "name the run"]),
     (errors.NotUncertain("k-1", "claimed", 2, "why"), ["'k-1'", "claimed", "attempt 2", "why", "Look at it again"]),
-    (errors.OutcomeUnknown("k-1", MOMENT, "died"), ["'k-1'", "2025-11-15T12:00:03Z", "died", "resolves it"]),
+    (errors.OutcomeUnknown("k-1", MOMENT, "died"), ["'k-1'", "2025-11-15T12:00:03Z", "died", "retrysafe keys resolve"]),
     (errors.OutcomeUnrecorded("k-1", OSError("no route")), ["'k-1'", "OSError", "ask again with this one"]),
     (errors.RunOver("k-1", "ab" * 16, MOMENT), ["'k-1'", "abababab", "2025-11-15T12:00:03Z", "Look at the key again"]),
     (errors.NotUncertain("k-1", "completed", 2, "done"), ["'k-1'", "completed", "attempt 2", "Look at it again"]),

@@ -44,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
                 print_json(letter)
         else:
             rows = (format_letter(letter) for letter in letters)
-            print_note(f"{print_table(COLUMNS, rows, WIDTHS)} dead letters")
+            number = print_table(COLUMNS, rows, WIDTHS)
+            print_note("1 dead letter" if number == 1 else f"{number} dead letters")
     return exits.DONE
 
 

@@ -380,13 +380,14 @@ def describe_unfinished_search(finder: RecordFinder) -> str:
 
 def describe_not_found(args: argparse.Namespace, namespace: str | None, near: NearKeys) -> str:
     namespace = namespace or DEFAULT_NAMESPACE
+    joint = "" if near.find() else ";"  # after a question mark there is none
     if args.scope is None:
         after = f" after {args.after}" if args.after else ""
         listing = build_command("keys", "list", namespace=namespace)
-        return f"no key {args.key!r}{after}{near.describe()}; `{listing}` lists the keys"
+        return f"no key {args.key!r}{after}{near.describe()}{joint} `{listing}` lists the keys"
     return (
-        f"no key {args.key!r} in scope {args.scope!r} of namespace {namespace!r}{near.describe()}; give --namespace "
-        "for another application, or leave out --scope to search all records"
+        f"no key {args.key!r} in scope {args.scope!r} of namespace {namespace!r}{near.describe()}{joint} give "
+        "--namespace for another application, or leave out --scope to search all records"
     )
 
 

@@ -21,6 +21,10 @@ __all__ = ["NO_RECORD_ID", "Audit", "AuditNotWritten", "Session", "make_entry", 
 
 DRIVER_LOGGERS = ("psycopg", "pymongo", "redis", "botocore", "asyncmy", "pymysql")
 FILE_SCHEMES = ("sqlite", "duckdb")
+COMPANION_ENDS = ("-wal", "-shm", "-journal", ".wal")
+"""Files that a database keeps beside its own."""
+MAX_LISTED_FILES = 2_000
+MIN_FILE_LIKENESS = 0.7
 
 
 @contextmanager
@@ -79,8 +83,23 @@ def check_file(url: str) -> None:
     path = Path(unquote(rest[1:].partition("?")[0]))
     if rest[1:] and not path.is_file():
         raise OutOfReach(
-            f"there is no file {str(path)!r}", f"check the path, or create the store: retrysafe migrate {safe_url(url)}"
+            f"there is no file {str(path)!r}{suggest_file(path)}",
+            f"check the path, or create the store: retrysafe migrate {safe_url(url)}",
         )
+
+
+def suggest_file(path: Path) -> str:
+    """`; did you mean 'app.db'?` if the folder has a file with a name like that, else nothing."""
+    import difflib
+    from itertools import islice
+
+    try:
+        names = [each.name for each in islice(path.parent.iterdir(), MAX_LISTED_FILES)]
+    except OSError:
+        return ""
+    names = [name for name in names if not name.endswith(COMPANION_ENDS)]
+    like = difflib.get_close_matches(path.name, names, 1, MIN_FILE_LIKENESS)
+    return f"; did you mean {str(path.with_name(like[0]))!r}?" if like else ""
 
 
 def make_entry(args: argparse.Namespace, action: str, records: tuple[str, ...] = (), **details: Any) -> AuditEntry:
