@@ -185,8 +185,8 @@ class RetrySafe:
         input: bytes = b"",
         alternatives: Sequence[Fingerprint] = (),
     ) -> Task:
-        """Build the Task of a call. `series` is for figures, if `target` may hold a path. `alternatives` are fingerprints of
-        the same request in the forms of older releases; the key ring adds its own (S12)."""
+        """Build the Task of a call. `series` is for figures, if `target` may hold a path. `alternatives` are
+        fingerprints of the same request in the forms of older releases; the key ring adds its own (S12)."""
         if self._current_traceparent is not None:
             input = encode_traceparent(self._current_traceparent(), input)
         if not alternatives and not self._sealer.active:
