@@ -162,7 +162,7 @@ def describe(found: dict[str, float], unit: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.figures", description=__doc__)
     parser.add_argument("--calls", type=int, default=200, help="requests in a slice of a round (200)")
-    parser.add_argument("--rounds", type=int, default=11, help="rounds of processor time of each start (11)")
+    parser.add_argument("--rounds", type=int, default=12, help="rounds of processor time of each start (12)")
     parser.add_argument("--starts", type=int, default=3, help="how often the processes are started anew (3)")
     parser.add_argument("--counts", type=int, default=3, help="counts of the instructions of each state (3)")
     parser.add_argument("--no-valgrind", action="store_true", help="only processor time")

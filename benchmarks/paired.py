@@ -27,9 +27,11 @@ class Difference(NamedTuple):
 
 
 def run_rounds(states: Sequence[str], rounds: int, measure: Callable[[str], float]) -> Iterator[dict[str, float]]:
-    """For each round what each state took, the mean of its two slices. Every other round begins with the last state."""
+    """For each round what each state took, the mean of its two slices. Each round begins with another state: the one at
+    the turn has two slices in a row, finds the caches warm, and seems about 1 % cheaper than one in the middle."""
     for number in range(rounds):
-        order = states if number % 2 else tuple(reversed(states))
+        first = number % len(states)
+        order = (*states[first:], *states[:first])
         taken = dict.fromkeys(states, 0.0)
         for state in (*order, *reversed(order)):
             taken[state] += measure(state) / 2

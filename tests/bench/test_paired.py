@@ -15,9 +15,14 @@ def test_every_round_goes_there_and_back() -> None:
         asked.append(state)
         return 1.0
 
-    assert list(run_rounds(STATES, 2, measure)) == [{"on": 1.0, "off": 1.0, "control": 1.0}] * 2
-    assert asked[:6] == ["control", "off", "on", "on", "off", "control"]
-    assert asked[6:] == ["on", "off", "control", "control", "off", "on"]
+    assert list(run_rounds(STATES, 3, measure)) == [{"on": 1.0, "off": 1.0, "control": 1.0}] * 3
+    rounds = [asked[start : start + 6] for start in (0, 6, 12)]
+    assert all(each == each[::-1] for each in rounds)
+    assert [each[:3] for each in rounds] == [
+        ["on", "off", "control"],
+        ["off", "control", "on"],
+        ["control", "on", "off"],
+    ], "each state is first, second and at the turn equally often"
 
 
 def test_a_machine_that_slows_down_steadily_moves_no_difference() -> None:
