@@ -14,6 +14,7 @@ import pytest
 import sqlglot
 from sqlglot import exp
 
+from retrysafe.core.backlog import Backlog
 from retrysafe.core.jobs import TakeJobs
 from retrysafe.core.ops import List
 from retrysafe.core.states import State
@@ -39,6 +40,8 @@ NAMES = build_names("shop_safe", "app")
 TEXTS = DIALECT.load(NAMES)
 NEVER_SENT = {"insert"}
 """Another dialect's words for what insert_or_read does here; `test_a_claim_is_insert_or_read` shows that."""
+PARTS = {"backlog_due_seen", "backlog_open_seen"}
+"""Parts of the statements of a bounded backlog, which `bounded_backlog` gives whole."""
 
 WHOLE = List(namespace="n", kind="k", scope="s", state=State.CLAIMED, lapsed=True, cursor="00", limit=3, now=0)
 
@@ -50,15 +53,24 @@ TAKING = {
 }
 
 
+def bounded_backlog() -> Iterator[tuple[str, str]]:
+    """What a backlog of one application sends that examines a bounded number of records."""
+    plan = SqlPlans(DIALECT, NAMES).plan_operation(Backlog("n", examine=5))
+    yield "backlog-bounded", next(plan).sql
+    yield "backlog_reapable-bounded", plan.send([]).sql
+
+
 def everything() -> Iterator[tuple[str, str]]:
     """Every batch that can be sent, by name."""
     for name, text in sorted(TEXTS.items()):
-        if name not in NEVER_SENT | {"list", "list_lapsed", "job_take"}:
+        if name not in NEVER_SENT | PARTS | {"list", "list_lapsed", "job_take"}:
             yield from ((f"{name}-{place}", batch) for place, batch in enumerate(split_batches(text)))
     for name, op in {"everything": List(now=0), "filtered": WHOLE, "resting": List("n", resting=True, now=0)}.items():
         yield f"list-{name}", split_batches(next(SqlPlans(DIALECT, NAMES).plan_operation(op)).sql)[0]
     for name, taking in TAKING.items():
         yield f"job_take-{name}", split_batches(next(SqlPlans(DIALECT, NAMES).plan_operation(taking)).sql)[0]
+    for name, text in bounded_backlog():
+        yield from ((f"{name}-{place}", batch) for place, batch in enumerate(split_batches(text)))
     plan, replies = schema.upgrade(NAMES), iter([[(0,)], []])
     sent = next(plan)
     for number in range(99):
@@ -111,6 +123,15 @@ def test_no_statement_has_another_dialects_words(name: str) -> None:
     assert re.findall(words, re.sub(r"%\(\w+\)s", "", text), re.IGNORECASE) == []
     assert re.findall(r"[{}\"`]", text) == [], "a word was not filled in, or a name is not bracketed"
     assert "%" not in re.sub(r"%\(\w+\)s", "", text), "the driver reads % as the beginning of a value"
+
+
+@pytest.mark.parametrize(("name", "text"), list(bounded_backlog()))
+def test_a_bounded_backlog_reads_a_part_of_the_table(name: str, text: str) -> None:
+    assert "TOP (%(examine)s)" in text
+    assert ") AS seen" in text
+    assert text.count("[app].[shop_safe_keys]") == 1, "the bound stands where the table stood"
+    declared = text.rfind("DECLARE")
+    assert declared <= 0, "a part brought a declaration of its own"
 
 
 def test_there_are_statements_of_every_kind() -> None:

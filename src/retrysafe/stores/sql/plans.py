@@ -73,7 +73,7 @@ class SqlPlans:
     def __init__(self, dialect: Dialect, names: TableNames) -> None:
         self._dialect = dialect
         self.texts = dialect.load(names)
-        self._keys = names.keys
+        self._keys = dialect.fill("{keys}", names)
         self._fill = job_plans.build_fill(dialect)
         self._lists: dict[tuple[str, str], str] = {}
         self._has_insert_or_read = "insert_or_read" in self.texts
