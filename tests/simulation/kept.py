@@ -68,6 +68,7 @@ KEPT = (
     KeptSeed(STRAIGHT, 2132, "simulator: an intruder's endpoint ran and failed, on a store that had lost its record"),
     KeptSeed(STRAIGHT, 4028, "simulator: a token that was granted again beyond the last eight, with its caller gone"),
     KeptSeed(STRAIGHT, 6369, "the same"),
+    KeptSeed(SHOP, 40276184, "simulator: an undo too old to be sent again, and a person who asked for it for ever"),
     KeptSeed(STRAIGHT, 40007435, "a request that was cancelled while it renewed its lease, before it began: burnt"),
     *(KeptSeed(STRAIGHT, seed, "the same rule, in an earlier state of the simulation") for seed in (106, 225, 231)),
 )

@@ -11,6 +11,7 @@ from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import State
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import NotUncertain, RetrySafeError
+from retrysafe.operations.journal import OperationJournal
 from retrysafe.testing.simulation.application import AppHost
 from retrysafe.testing.simulation.fleet import Fleet
 from retrysafe.testing.simulation.hosts import Host
@@ -80,19 +81,22 @@ class Person:
         if charges and is_undoing(record) and not self._fleet.provider.find(about, "refund"):
             self._fleet.provider.refund_by_hand(about)
         refunded = bool(self._fleet.provider.find(about, "refund"))
+        # An undo that is too old to be sent again is not tried again, and its message says so: "it did not happen"
+        # would lead back here for ever.
+        happened = bool(charges) or is_undo_too_old(record)
         try:
             await safe.aresolve(
                 record.id,
-                happened=bool(charges),
+                happened=happened,
                 # As our documents say: only an HTTP answer can be given by hand.
-                answer=_answer_of(charges, refunded=refunded) if charges and record.kind != "function" else None,
+                answer=_answer_of(charges, refunded=refunded) if happened and record.kind != "function" else None,
                 because="the provider's own list",
                 attempt=record.attempt,
             )
         except (NotUncertain, RetrySafeError):
-            self._stage.note("person", "resolved unheard", about, happened=bool(charges))
+            self._stage.note("person", "resolved unheard", about, happened=happened)
             return
-        self._stage.note("person", "resolved", about, happened=bool(charges))
+        self._stage.note("person", "resolved", about, happened=happened)
 
 
 async def list_records(safe: RetrySafe, query: List) -> list[Record]:
@@ -108,5 +112,15 @@ def is_undoing(record: Record) -> bool:
     return bool(record.progress) and json.loads(record.progress).get("undoing") is not None
 
 
+def is_undo_too_old(record: Record) -> bool:
+    """Whether an undo is stuck because the other system may have forgotten its key."""
+    return is_undoing(record) and any(
+        entry.state == "stuck" and "key_life" in entry.error for entry in OperationJournal.decode(record.progress).entries
+    )
+
+
 def _answer_of(charges: list[dict[str, Any]], *, refunded: bool) -> Answer:
+    """What the run is to answer from now on: the charge, or that there is none any more."""
+    if not charges:
+        return Answer(402, b"{}")
     return Answer(402 if refunded else 201, b'{"charge": %d}' % charges[0]["number"])
