@@ -115,7 +115,8 @@ def is_undoing(record: Record) -> bool:
 def is_undo_too_old(record: Record) -> bool:
     """Whether an undo is stuck because the other system may have forgotten its key."""
     return is_undoing(record) and any(
-        entry.state == "stuck" and "key_life" in entry.error for entry in OperationJournal.decode(record.progress).entries
+        entry.state == "stuck" and "key_life" in entry.error
+        for entry in OperationJournal.decode(record.progress).entries
     )
 
 
