@@ -69,6 +69,9 @@ KEPT = (
     KeptSeed(STRAIGHT, 4028, "simulator: a token that was granted again beyond the last eight, with its caller gone"),
     KeptSeed(STRAIGHT, 6369, "the same"),
     KeptSeed(SHOP, 40276184, "simulator: an undo too old to be sent again, and a person who asked for it for ever"),
+    KeptSeed(
+        STRAIGHT, 50003069, "more than eight callers of one key left at once, and a copy of the first was granted"
+    ),
     KeptSeed(STRAIGHT, 40007435, "a request that was cancelled while it renewed its lease, before it began: burnt"),
     *(KeptSeed(STRAIGHT, seed, "the same rule, in an earlier state of the simulation") for seed in (106, 225, 231)),
 )

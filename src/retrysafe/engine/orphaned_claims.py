@@ -4,9 +4,8 @@ A store that hangs may grant a claim after its caller has stopped waiting. The k
 lapse to `uncertain`, although nothing ran. So a claim that is given up is handed over to this module. The claim is sent
 again in the background until the store answers. A grant is withdrawn, and with that its token has ended: a copy of the
 claim that arrives later is refused (I32). That holds also if the sweeper has marked the record meanwhile: the process
-may have been stopped for minutes. Of a first attempt nothing is left that binds the key to this request (I37). If
-another caller owns the key, the record is looked up a few more times, because a copy of the claim may still be under
-way.
+may have been stopped for minutes. Of a first attempt nothing is left that binds the key to this request (I37). Then the
+record is looked up a few more times, because a copy of the claim may still be under way.
 
 A caller that was refused, and one that owned the key and could not go on, leave in the same way (`LeaveClaim`).
 """
@@ -45,14 +44,15 @@ OrphanFlow = Generator["Op[Any] | float", Any, None]
 
 
 def release_orphaned(claim: Claim) -> OrphanFlow:
-    """Follow up one claim until no copy of it can be granted any more."""
+    """Follow up one claim until no copy of it can be granted any more. A record keeps the tokens of its last eight
+    attempts (rule 13): after an outage as many callers of one key may have left within seconds, and a copy that was
+    under way is granted once more. So a grant that was released is looked for as well."""
     reply = yield from send_until_answered(claim)
     if not isinstance(reply, ClaimReply):
         return
     if reply.granted or is_granted_to(reply.record, claim.token):
         yield from release_record(reply.record)
-    else:
-        yield from release_late_grant(claim.id, claim.token, ORPHAN_LOOKUP_SECONDS)
+    yield from release_late_grant(claim.id, claim.token, ORPHAN_LOOKUP_SECONDS)
 
 
 def release_late_grant(record_id: bytes, token: bytes, pauses: tuple[float, ...] = ()) -> OrphanFlow:

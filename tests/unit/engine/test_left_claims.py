@@ -11,7 +11,7 @@ import pytest
 from retrysafe import RetrySafe
 from retrysafe.core.ops import Claim, ClaimReply, Lookup, Op, Release, Renew, Suspect, Withdraw
 from retrysafe.core.outcomes import Busy
-from retrysafe.core.records import Record
+from retrysafe.core.records import MAX_ENDED_TOKENS, Record
 from retrysafe.core.states import State
 from retrysafe.engine import orphaned_claims, resending
 from retrysafe.engine.effects import LeaveClaim
@@ -20,6 +20,7 @@ from retrysafe.engine.guard import claim_or_wait
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import InProgress, StoreUnavailable, StoreUnclear
 from retrysafe.policy import Policy
+from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing import builders
 from tests.unit.engine.gates import PATIENCE, AsyncWatched, Watched
 from tests.unit.engine.hands import Work, task
@@ -232,3 +233,19 @@ def test_a_wait_that_ends_with_the_key_leaves_nothing() -> None:
     with pytest.raises(StopIteration) as ended:
         flow.send(store.execute(claim))
     assert not isinstance(ended.value.value, Busy)
+
+
+def test_a_copy_is_released_that_is_granted_when_eight_others_have_left() -> None:
+    """After an outage more than eight callers of one key had left, so its record had forgotten the token that was
+    released first. A copy of that claim, which was still under way, was granted to nobody (STRAIGHT seed 50003069)."""
+    store, claim = MemoryStore(), task().build_claim()
+    flow = orphaned_claims.release_orphaned(claim)
+    assert orphaned_claims.run_to_pause(flow, store.execute) is not None, "released, and looked for again"
+    for _ in range(MAX_ENDED_TOKENS + 1):
+        other = store.execute(task().build_claim())
+        assert other.granted
+        assert store.execute(builders.withdraw(other, now=None))
+    assert store.execute(claim).granted, "a stranger, as decision 6 says"
+    while orphaned_claims.run_to_pause(flow, store.execute) is not None:
+        pass
+    assert builders.record_of(store.execute(Lookup(claim.id))).state is State.RELEASED

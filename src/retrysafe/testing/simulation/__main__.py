@@ -19,7 +19,9 @@ OUR_SHOP = "retrysafe.testing.simulation.shop:SHOP"
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m retrysafe.testing.simulation", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m retrysafe.testing.simulation", allow_abbrev=False, description=__doc__
+    )
     parser.add_argument("scenario", nargs="?", default=OUR_SHOP, help="module:name of a Scenario")
     parser.add_argument("--seeds", type=int, default=1000, help="how many histories")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
