@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +33,14 @@ STORES = [pytest.param(name, marks=pytest.mark.store(name)) for name in ("sqlite
 KEYS = 20
 BECAUSE = ("--because", "a test", "--yes")
 RESOLVE = ("keys", "resolve", "--all", "--did-not-happen", *BECAUSE)
+
+
+@pytest.fixture(autouse=True)
+def heeds_sigint() -> Iterator[None]:
+    """A shell that starts the tests in the background has them ignore SIGINT, and so do programs (`SignalGate`)."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class Output(io.StringIO):

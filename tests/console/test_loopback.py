@@ -149,5 +149,5 @@ def test_without_jinja_it_says_which_extra(tmp_path: Path) -> None:
         [sys.executable, "-c", script, "console", "memory://"], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode != 0
-    assert "`retrysafe console` needs the module 'jinja2'" in done.stderr
+    assert "retrysafe.console needs the module 'jinja2'" in done.stderr
     assert "retrysafe[console]" in done.stderr

@@ -10,7 +10,7 @@ from retrysafe.cli.parsing import add_json
 from retrysafe.cli.session import check_file, find_actor, quiet_drivers, read_app
 from retrysafe.cli.settings import read_setting, require_url
 from retrysafe.engine.safe import RetrySafe
-from retrysafe.errors import MissingDriver, UsageError
+from retrysafe.errors import UsageError
 from retrysafe.operators.session import open_on_safe
 
 DEFAULT_PORT = 8765
@@ -54,14 +54,10 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     if not 0 <= args.port < 65536:
         raise UsageError(f"--port {args.port}: give a port from 0 to 65535")
-    try:
-        from retrysafe.console.access import Operator
-        from retrysafe.console.console import Console
-        from retrysafe.console.loopback import HOST, LOGIN_PATH, LoopbackApp, OneTimeLogin, open_server
-    except ModuleNotFoundError as error:
-        if error.name not in ("jinja2", "markupsafe"):
-            raise
-        raise MissingDriver("console", "jinja2", "console", "`retrysafe console`") from error
+    from retrysafe.console.access import Operator
+    from retrysafe.console.console import Console
+    from retrysafe.console.loopback import HOST, LOGIN_PATH, LoopbackApp, OneTimeLogin, open_server
+
     with open_safe(args) as safe:
         login = OneTimeLogin(Operator(find_actor(args)))
         console = Console(

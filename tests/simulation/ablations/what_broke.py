@@ -105,6 +105,10 @@ REFUSED = "a mistake in the set-up that is refused before anything runs"
 PEOPLE = "what people declared or typed as they were asked to: simulated people know what their words mean"
 DELAY = "it only came later than it could: the rule about the end of a history counts in hours"
 CHANCE = "two digests of two bytes that agree: one history in 65,000 would have them, and a test makes them agree"
+CROWD = (
+    "more than eight callers of one key who leave at once: one history in 60,000 has them, its seed is kept, and a "
+    "test makes them leave"
+)
 BARRED = (
     "an owner that wakes up inside its transaction: the simulated database has ended that session by then, as a server "
     "with a time limit for idle transactions does, and the check of the fence stops the next one"
@@ -286,5 +290,6 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
     ),
     CHANCE: ("code that read another step from the number of a run",),
     BARRED: ("an undo that was killed between its first commit and the receipts",),
+    CROWD: ("after an outage more than eight callers of one key",),
 }
 """Lines that have no ablation, by the reason."""
