@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+SPEEDUPS = ROOT / "distributions" / "retrysafe-speedups"
+SPEEDUPS_SWITCH = "RETRYSAFE_SPEEDUPS"
+"""The variable that leaves them out if it is `off`. They are installed for the rows that ask for them."""
 HOME = ROOT / ".tools" / "peers"
 PYTHON = HOME / "bin" / "python"
 
 COMMON = (
-    *("fastapi", "uvicorn", "uvloop", "httptools", "redis", "hiredis", "psycopg[binary]", "psycopg-pool", "asyncpg"),
+    *("fastapi", "uvicorn", "uvloop", "httptools", "redis[hiredis]", "psycopg[binary]", "psycopg-pool", "asyncpg"),
     *("aiosqlite", "django<5.3", "djangorestframework", "gunicorn"),
 )
 PEERS = {
@@ -52,7 +55,7 @@ def environment() -> Environment:
     if not PYTHON.exists():
         _ran([uv, "venv", "-q", "--python", sys.executable, str(HOME)], env)
     install = [uv, "pip", "install", "-q", "--python", str(PYTHON)]
-    why = _ran([*install, *COMMON], env)
+    why = _ran([*install, *COMMON, str(SPEEDUPS)], env)
     if why:
         print(f"PEERS WERE NOT RUN: {why}", file=sys.stderr)
         return Environment(sys.executable, dict.fromkeys(PEERS, why))

@@ -1,7 +1,8 @@
 """Where the time of a request goes: `python -m benchmarks.profiling [KIND] [STORE_URL] [new|replay|none]`.
 
 Calls the FastAPI application of the web part in process, without sockets, and shares the time out among packages:
-a figure that is missed is missed somewhere. KIND is `bare`, `ours` (the default) or `ours-edge`.
+a figure that is missed is missed somewhere. KIND is `ours-model` (the default), `ours-edge-plain`, `bare-model` or
+`bare-plain`.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def shares(stats: pstats.Stats) -> Counter[str]:
 
 
 def main() -> None:
-    kind, url, which = [*sys.argv[1:], *("ours", "memory://", "new")[len(sys.argv) - 1 :]]
+    kind, url, which = [*sys.argv[1:], *("ours-model", "memory://", "new")[len(sys.argv) - 1 :]]
     profile = cProfile.Profile(time.process_time)  # waiting for the clock is nobody's work
     plain = asyncio.run(calls(KINDS[kind](url), which, profile))
     stats = pstats.Stats(profile)

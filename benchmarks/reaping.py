@@ -84,7 +84,7 @@ def reaping(machines: Machines, pace: Pace) -> list[Table]:
     found = titled(
         "reaping", "PostgreSQL: 99th percentile of a claim beside the reaper, against without", benches, "p99"
     )
-    found.targets = [(DEFAULTS, CALLERS, 1.5)]
+    found.targets = [(DEFAULTS, CALLERS, 1.3)]
     compare(found, benches, (CALLERS,), pace)
     found.notes.append(alone(at))
     return [found]

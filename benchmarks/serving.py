@@ -18,12 +18,13 @@ from typing import Any, Literal, TextIO
 from tests.servers.ports import free_port
 
 from benchmarks import noise
-from benchmarks.environment import ROOT
+from benchmarks.environment import ROOT, SPEEDUPS_SWITCH
 from benchmarks.harness import AsyncWork, LoopBench
 from benchmarks.http import Client
 
-Kind = Literal["new keys", "replays", "no key"]
-REPLAYED = 64
+Kind = Literal["new keys", "replays", "one hot key", "no key"]
+REPLAYED: dict[Kind, int] = {"replays": 64, "one hot key": 1}
+"""How many keys are sent again and again."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,12 @@ def _children(pid: int) -> list[int]:
 
 
 @contextmanager
-def served(python: str, module: str, kind: str, url: str) -> Iterator[Served]:
+def served(python: str, module: str, kind: str, url: str, *, speedups: bool = False) -> Iterator[Served]:
     """Start `module`; ready when it accepts a connection."""
     port = free_port()
     command = [python, "-m", f"benchmarks.apps.{module}", kind, str(port), url]
-    env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    path = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+    env = {**os.environ, "PYTHONPATH": path, SPEEDUPS_SWITCH: "on" if speedups else "off"}
     with tempfile.TemporaryFile("w+") as said:  # a pipe nobody reads would stop a talkative one
         process = subprocess.Popen(command, cwd=ROOT, env=env, stderr=said)
         try:
@@ -116,22 +118,22 @@ def _fast_loop() -> Any:
 @asynccontextmanager
 async def requests(client: Client, kind: Kind, strict: bool) -> AsyncIterator[AsyncWork]:
     """Ours must answer 201 every time; what others answer is counted."""
-    numbers, run = count(), os.urandom(8).hex()
+    numbers, run, replayed = count(), os.urandom(8).hex(), REPLAYED.get(kind, 0)
 
     def key() -> str | None:
         if kind == "no key":
             return None
         number = next(numbers)
-        return f"{run}-{number % REPLAYED if kind == 'replays' else number}"
+        return f"{run}-{number % replayed if replayed else number}"
 
     async def one() -> None:
         status = await client.post("/payments", key())
         if strict and status != 201:
             raise RuntimeError(f"{kind}: answered {status}")
 
-    if kind == "replays":
-        for _ in range(REPLAYED):
-            await one()
+    for _ in range(replayed):
+        await one()
+    if replayed:
         client.statuses.clear()
     yield one
     client.close()

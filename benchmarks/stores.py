@@ -68,7 +68,7 @@ def sqlite(machines: Machines, pace: Pace) -> list[Table]:
         *own_threads(url, "-"),
     ]
     title = "SQLite (synchronous=FULL), async: pairs against aiosqlite, a commit per write"
-    one = measured("sqlite-async", title, loop, pace, targets(1.3, 3.0, 4.0))
+    one = measured("sqlite-async", title, loop, pace, targets(1.3, 3.2, 4.5))
     title = "SQLite (synchronous=FULL), threads: pairs against one connection behind a lock"
     return [one, measured("sqlite-threads", title, threads, pace, [])]
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 from typing import NamedTuple
 
 from benchmarks.stores import OFF, ON
 from benchmarks.tables import Measure, Ratio, Row, Table, ratio
-from benchmarks.web import OURS
+from benchmarks.web import STORES
 
 PEER_FACTOR = 1.8
-STORES = ("Redis", "PostgreSQL", "SQLite")
+BESIDE_PEERS = tuple(f"fastapi-{place}-{kind}" for place in ("edge", "inside") for kind in ("new-keys", "replays"))
 TAIL = (
     "postgres-async",
     "postgres-threads",
@@ -42,7 +41,7 @@ class Verdict(NamedTuple):
 def verdicts(tables: dict[str, Table]) -> list[Verdict]:
     """Of whatever was measured; parts that were not run say nothing."""
     found = [each for table in tables.values() for each in of_targets(table)]
-    for slug in ("fastapi-new-keys", "fastapi-replays"):
+    for slug in BESIDE_PEERS:
         if slug in tables:
             found += against_peers(tables[slug])
     for slug in TAIL:
@@ -61,9 +60,9 @@ def of_targets(table: Table) -> Iterator[Verdict]:
 
 
 def against_peers(table: Table) -> Iterator[Verdict]:
-    """Ours in both places, against whoever is best on the same store."""
-    for name, store in product(OURS, STORES):
-        mine = next((row for row in table.rows if row.name == f"{name}, {store}"), None)
+    """Ours against whoever is best on the same store, at the same place."""
+    for store in STORES:
+        mine = next((row for row in table.rows if row.name == f"ours, {store}"), None)
         rivals = [row for row in table.rows if is_peer(row.name, store) and row.name not in table.wrong]
         if mine is not None and rivals:
             best = max(rivals, key=lambda row: row.median("rate"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -13,12 +14,11 @@ from benchmarks.serving import Kind, Served, WebBench, served
 from benchmarks.tables import Table, Target
 
 BARE = "bare application"
-CALLERS = (32,)
-SMOKE = (BARE, "ours, Redis", "ours, PostgreSQL", "ours, SQLite")
-OURS = ("ours", "ours at the edge")
-"""As the README has it, and where most other packages stand: the same is asked of both."""
+CALLERS = (64,)
+STORES = ("Redis", "PostgreSQL", "SQLite")
+SMOKE = (BARE, *(f"ours, {store}" for store in STORES))
 
-KINDS: tuple[Kind, ...] = ("new keys", "replays", "no key")
+KINDS: tuple[Kind, ...] = ("new keys", "replays", "one hot key", "no key")
 
 
 class App(NamedTuple):
@@ -27,32 +27,50 @@ class App(NamedTuple):
     kind: str
     url: str
     package: str = ""
+    speedups: bool = False
+    """With our compiled extra, which is not installed by default."""
 
 
 def fastapi(machines: Machines, pace: Pace) -> list[Table]:
-    """The application the targets speak of: FastAPI, one uvicorn worker."""
-    at = machines
+    """The application the targets speak of: FastAPI, one uvicorn worker. In front of it, and inside of it; each package
+    is compared where it stands."""
+    return [*fastapi_edge(machines, pace), *fastapi_inside(machines, pace)]
+
+
+def fastapi_edge(at: Machines, pace: Pace) -> list[Table]:
     apps = {
-        BARE: App("bare", "-"),
-        "ours, Redis": App("ours", f"{at.redis_memory}?prefix=web:"),
-        "ours at the edge, Redis": App("ours-edge", f"{at.redis_memory}?prefix=edge:"),
+        BARE: App("bare-plain", "-"),
+        "ours, Redis": App("ours-edge-plain", f"{at.redis_memory}?prefix=edge:"),
+        "ours with speedups, Redis": App("ours-edge-plain", f"{at.redis_memory}?prefix=edge-c:", speedups=True),
         "idemkit, Redis": App("idemkit-redis", at.redis_memory, "idemkit"),
         "fastapi-idempotency-key, Redis": App("fik-redis", at.redis_memory, "fastapi-idempotency-key"),
-        "idempotency-kit, Redis": App("kit-redis", at.redis_memory, "idempotency-kit"),
-        "bare, sync in the thread pool": App("bare-sync", "-"),
-        "powertools, Redis (thread pool)": App("powertools-redis", at.redis_memory, "aws-lambda-powertools"),
-        "ours, Redis AOF always": App("ours", f"{at.redis}?prefix=web:"),
-        "ours, PostgreSQL": App("ours", f"{at.postgres}?table=web"),
-        "ours at the edge, PostgreSQL": App("ours-edge", f"{at.postgres}?table=web_edge"),
+        "ours, Redis AOF always": App("ours-edge-plain", f"{at.redis}?prefix=edge:"),
+        "ours, PostgreSQL": App("ours-edge-plain", f"{at.postgres}?table=web_edge"),
         "idemkit, PostgreSQL": App("idemkit-postgres", at.postgres, "idemkit"),
         "fastapi-idempotency, PostgreSQL": App(
             "fastapi-idempotency-postgres", at.postgres.replace("postgresql:", "asyncpg:"), "fastapi-idempotency"
         ),
-        "ours, SQLite": App("ours", f"sqlite:///{at.sqlite('web')}"),
-        "ours at the edge, SQLite": App("ours-edge", f"sqlite:///{at.sqlite('web-edge')}"),
+        "ours, SQLite": App("ours-edge-plain", f"sqlite:///{at.sqlite('web-edge')}"),
         "fastapi-idempotency-key, SQLite": App("fik-sqlite", at.sqlite("web-fik"), "fastapi-idempotency-key"),
     }
-    return measured("fastapi", "FastAPI", "fastapi_app", apps, at, pace, TARGETS)
+    return measured("fastapi-edge", "FastAPI, in front of the application", "fastapi_app", apps, at, pace, EDGE_TARGETS)
+
+
+def fastapi_inside(at: Machines, pace: Pace) -> list[Table]:
+    apps = {
+        BARE: App("bare-model", "-"),
+        "ours, Redis": App("ours-model", f"{at.redis_memory}?prefix=web:"),
+        "ours as a dependency, Redis": App("ours-dependency", f"{at.redis_memory}?prefix=dependency:"),
+        "ours with speedups, Redis": App("ours-model", f"{at.redis_memory}?prefix=web-c:", speedups=True),
+        "idemkit's route class, Redis": App("idemkit-route-redis", at.redis_memory, "idemkit"),
+        "idempotency-kit, Redis": App("kit-redis", at.redis_memory, "idempotency-kit"),
+        "bare, sync in the thread pool": App("bare-sync", "-"),
+        "powertools, Redis (thread pool)": App("powertools-redis", at.redis_memory, "aws-lambda-powertools"),
+        "ours, PostgreSQL": App("ours-model", f"{at.postgres}?table=web"),
+        "idemkit's route class, PostgreSQL": App("idemkit-route-postgres", at.postgres, "idemkit"),
+        "ours, SQLite": App("ours-model", f"sqlite:///{at.sqlite('web')}"),
+    }
+    return measured("fastapi-inside", "FastAPI, inside", "fastapi_app", apps, at, pace, INSIDE_TARGETS)
 
 
 def asgi(machines: Machines, pace: Pace) -> list[Table]:
@@ -82,14 +100,23 @@ def django(machines: Machines, pace: Pace) -> list[Table]:
     return measured("django", "Django REST framework", "django_app", apps, at, pace, {})
 
 
-WANTED: dict[Kind, dict[str, float]] = {
-    "new keys": {"Redis": 0.70, "PostgreSQL": 0.60, "SQLite": 0.60},
-    "replays": {"Redis": 0.85, "PostgreSQL": 0.85, "SQLite": 0.85},
-}
-TARGETS: dict[Kind, list[Target]] = {
-    kind: [(f"{ours}, {store}", 32, least) for ours in OURS for store, least in wanted.items()]
-    for kind, wanted in WANTED.items()
-}
+def targets(new: Sequence[float], replay: float, hot: float, none: float) -> dict[Kind, list[Target]]:
+    """What is asked of each kind of request, at least this share of the bare application's rate. `new` has one for each
+    of STORES; 0 asks nothing."""
+    wanted: dict[Kind, Sequence[float]] = {
+        "new keys": new,
+        "replays": [replay] * len(STORES),
+        "one hot key": [hot] * len(STORES),
+        "no key": [none] * len(STORES),
+    }
+    return {
+        kind: [(f"ours, {store}", *CALLERS, least) for store, least in zip(STORES, asked, strict=True) if least]
+        for kind, asked in wanted.items()
+    }
+
+
+EDGE_TARGETS = targets((0.70, 0.65, 0.60), replay=0.85, hot=1.5, none=0.0)
+INSIDE_TARGETS = targets((0.70, 0.62, 0.62), replay=0.85, hot=0.85, none=0.93)
 
 
 def measured(
@@ -138,7 +165,7 @@ def started(
         if app.package in env.missing:
             continue
         try:
-            running[name] = stack.enter_context(served(env.python, module, app.kind, app.url))
+            running[name] = stack.enter_context(served(env.python, module, app.kind, app.url, speedups=app.speedups))
         except RuntimeError as error:
             if not app.package:
                 raise

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 WAIT = 0.0005
@@ -44,21 +45,6 @@ def charge_sync(order: Any) -> dict[str, Any]:
     return {**RECEIPT, "amount": order["amount"]}
 
 
-async def body_of(request: Request) -> Any:
-    return await request.json()
-
-
-def application(protect: Protect = lambda endpoint: endpoint, **route: Any) -> FastAPI:
-    app = FastAPI()
-
-    @app.post("/payments", status_code=201, **route)
-    @protect
-    async def pay(request: Request, account: Account) -> JSONResponse:
-        return JSONResponse(await charge(await request.json()), 201)
-
-    return app
-
-
 def plain_application() -> FastAPI:
     """The least that FastAPI can do. Authentication is further out, as it must be if a middleware makes the claim."""
     app = FastAPI()
@@ -83,9 +69,12 @@ class Receipt(BaseModel):
     note: str
 
 
-def model_application(protect: Protect = lambda endpoint: endpoint, **route: Any) -> FastAPI:
-    """The same, as FastAPI's own pages write it: the body and the answer are models."""
+def model_application(
+    protect: Protect = lambda endpoint: endpoint, *, route_class: type[APIRoute] = APIRoute, **route: Any
+) -> FastAPI:
+    """As FastAPI's own pages write it: the body and the answer are models. It knows whose request it is."""
     app = FastAPI()
+    app.router.route_class = route_class
 
     @app.post("/payments", status_code=201, **route)
     @protect
@@ -93,10 +82,6 @@ def model_application(protect: Protect = lambda endpoint: endpoint, **route: Any
         return Receipt(**await charge({"amount": order.amount}))
 
     return app
-
-
-def bare(url: str) -> Any:
-    return application()
 
 
 def bare_plain(url: str) -> Any:
@@ -112,8 +97,8 @@ def bare_sync(url: str) -> Any:
     app = FastAPI()
 
     @app.post("/payments", status_code=201)
-    def pay(account: Account, order: Annotated[Any, Depends(body_of)]) -> JSONResponse:
-        return JSONResponse(charge_sync(order), 201)
+    def pay(order: Order, account: Account) -> Receipt:
+        return Receipt(**charge_sync({"amount": order.amount}))
 
     return app
 
@@ -121,17 +106,13 @@ def bare_sync(url: str) -> Any:
 # Ours ---------------------------------------------------------------------------------------------
 
 
-def ours(url: str, make: Callable[..., FastAPI] = application) -> Any:
+def ours_model(url: str) -> Any:
     """The README's way: a decorator that stands on the application's own authentication. Optional, so that requests
     without a key get through and can be measured too."""
     from retrysafe import Policy
     from retrysafe.web.fastapi import idempotent
 
-    return _install(make(idempotent(scope=current_account, policy=Policy(mode="optional"))), url)
-
-
-def ours_model(url: str) -> Any:
-    return ours(url, model_application)
+    return _install(model_application(idempotent(scope=current_account, policy=Policy(mode="optional"))), url)
 
 
 def ours_dependency(url: str) -> Any:
@@ -153,7 +134,7 @@ def _install(app: FastAPI, url: str) -> FastAPI:
     return app
 
 
-def ours_edge(url: str, make: Callable[..., FastAPI] = application) -> Any:
+def ours_edge_plain(url: str) -> Any:
     """The middleware alone, for applications that are authenticated further out: a replay never reaches FastAPI. This
     is the place where most other packages stand."""
     from retrysafe import Policy, RetrySafe
@@ -162,12 +143,11 @@ def ours_edge(url: str, make: Callable[..., FastAPI] = application) -> Any:
     safe = RetrySafe(url)
     safe.migrate()
     return IdempotencyMiddleware(
-        make(), safe=safe, scope=lambda request: request.headers["authorization"], policy=Policy(mode="optional")
+        plain_application(),
+        safe=safe,
+        scope=lambda request: request.headers["authorization"],
+        policy=Policy(mode="optional"),
     )
-
-
-def ours_edge_plain(url: str) -> Any:
-    return ours_edge(url, plain_application)
 
 
 # Others -------------------------------------------------------------------------------------------
@@ -178,30 +158,54 @@ def idemkit_redis(url: str) -> Any:
     from idemkit.backends.redis import RedisBackend
 
     config = HttpConfig(scope=lambda request: "account-7")
-    return IdempotencyMiddleware(application(), backend=RedisBackend.from_url(url), config=config)
+    return IdempotencyMiddleware(plain_application(), backend=RedisBackend.from_url(url), config=config)
 
 
 def idemkit_postgres(url: str) -> Any:
+    from idemkit import HttpConfig, IdempotencyMiddleware
+
+    config = HttpConfig(scope=lambda request: "account-7")
+    return IdempotencyMiddleware(plain_application(), backend=_open_idemkit_postgres(url), config=config)
+
+
+def _open_idemkit_postgres(url: str) -> Any:
     import subprocess
 
-    from idemkit import HttpConfig, IdempotencyMiddleware
     from idemkit.backends.postgres import PostgresBackend
 
     subprocess.run([sys.executable, "-m", "idemkit.cli", "init-pg", url], check=True, stdout=subprocess.DEVNULL)
-    config = HttpConfig(scope=lambda request: "account-7")
-    return IdempotencyMiddleware(application(), backend=PostgresBackend.from_url(url), config=config)
+    return PostgresBackend.from_url(url)
+
+
+def idemkit_route_redis(url: str) -> Any:
+    from idemkit.backends.redis import RedisBackend
+
+    return _idemkit_route(RedisBackend.from_url(url))
+
+
+def idemkit_route_postgres(url: str) -> Any:
+    return _idemkit_route(_open_idemkit_postgres(url))
+
+
+def _idemkit_route(backend: Any) -> Any:
+    """Its way inside FastAPI: a route class, which reads the scope from the request."""
+    from idemkit import HttpConfig
+    from idemkit.contrib.fastapi import idempotent_route
+
+    config = HttpConfig(scope=lambda request: request.headers["authorization"])
+    return model_application(route_class=idempotent_route(backend=backend, config=config))
 
 
 def fik_redis(url: str) -> Any:
     from fastapi_idempotency_key import IdempotencyMiddleware, RedisBackend
 
-    return IdempotencyMiddleware(application(), backend=RedisBackend(redis_url=url))
+    return IdempotencyMiddleware(plain_application(), backend=RedisBackend(redis_url=url))
 
 
 def fik_sqlite(path: str) -> Any:
     from fastapi_idempotency_key import IdempotencyMiddleware, SQLiteBackend
 
-    return IdempotencyMiddleware(application(), backend=SQLiteBackend(path))
+    return IdempotencyMiddleware(plain_application(), backend=SQLiteBackend(path))
 
 
 def powertools_redis(url: str) -> Any:
@@ -221,12 +225,11 @@ def powertools_redis(url: str) -> Any:
     app = FastAPI()
 
     @app.post("/payments", status_code=201)
-    def pay(
-        account: Account, order: Annotated[Any, Depends(body_of)], idempotency_key: Annotated[str, Header()] = ""
-    ) -> JSONResponse:
+    def pay(account: Account, order: Order, idempotency_key: Annotated[str, Header()] = "") -> Receipt:
+        asked = order.model_dump()
         if not idempotency_key:
-            return JSONResponse(charge_sync(order), 201)
-        return JSONResponse(protected(asked={"key": f"{account}/{idempotency_key}", "order": order}), 201)
+            return Receipt(**charge_sync(asked))
+        return Receipt(**protected(asked={"key": f"{account}/{idempotency_key}", "order": asked}))
 
     return app
 
@@ -253,11 +256,8 @@ def kit_redis(url: str) -> Any:
     app = FastAPI()
 
     @app.post("/payments", status_code=201)
-    async def pay(
-        request: Request, account: Account, idempotency_key: Annotated[str | None, Header()] = None
-    ) -> JSONResponse:
-        order = await request.json()
-        return JSONResponse(await protected(order, coordinator, idempotency_key=idempotency_key), 201)
+    async def pay(order: Order, account: Account, idempotency_key: Annotated[str | None, Header()] = None) -> Receipt:
+        return Receipt(**await protected(order.model_dump(), coordinator, idempotency_key=idempotency_key))
 
     return app
 
@@ -275,24 +275,23 @@ def fastapi_idempotency_postgres(url: str) -> Any:
         async with RegisterTortoise(app, db_url=url, modules=models, generate_schemas=True):
             yield
 
-    app = application()
+    app = plain_application()
     app.router.lifespan_context = lifespan
     app.add_middleware(IdempotencyMiddleware, store=TortoiseStore(), scope=lambda request: "account-7")
     return app
 
 
 KINDS: dict[str, Callable[[str], Any]] = {
-    "bare": bare,
     "bare-model": bare_model,
     "bare-plain": bare_plain,
     "bare-sync": bare_sync,
-    "ours": ours,
-    "ours-edge": ours_edge,
     "ours-edge-plain": ours_edge_plain,
     "ours-model": ours_model,
     "ours-dependency": ours_dependency,
     "idemkit-redis": idemkit_redis,
     "idemkit-postgres": idemkit_postgres,
+    "idemkit-route-redis": idemkit_route_redis,
+    "idemkit-route-postgres": idemkit_route_postgres,
     "fik-redis": fik_redis,
     "fik-sqlite": fik_sqlite,
     "powertools-redis": powertools_redis,

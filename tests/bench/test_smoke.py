@@ -23,7 +23,7 @@ EXPECTED = {
     "mariadb": {"mariadb-async", "mariadb-threads"},
     "mongodb": {"mongodb-async", "mongodb-threads"},
     "dynamodb": {"dynamodb-async"},
-    "asgi": {"asgi-new-keys", "asgi-replays", "asgi-no-key"},
+    "asgi": {"asgi-new-keys", "asgi-replays", "asgi-one-hot-key", "asgi-no-key"},
     "reaping": {"reaping"},
     "growth": {"growth"},
     "journal": {"journal-memory", "journal-sqlite", "journal-postgresql"},

@@ -155,8 +155,10 @@ class AnswerSender:
             if exchange.transaction is not None:
                 # The work was rolled back, so what runs after the answer (a background task) must not run.
                 raise ResponseReady("the transaction did not commit")
-            return None
-        return await self._flush(more=False, body=body)
+            return
+        buffer.chunks.clear()
+        await self._send(self._begin(start))
+        await self._finish({"type": RESPONSE_BODY, "body": body, "more_body": False})
 
     async def _pass_through(self, gone: Literal["stream", "too_large"]) -> None:
         """The answer cannot be kept. Store the tombstone before the first byte is sent."""
@@ -174,13 +176,13 @@ class AnswerSender:
         if gone == "stream":
             await self._forward(start)
 
-    async def _flush(self, *, more: bool, body: bytes | None = None) -> None:
-        """Send what is buffered. `body` is the buffer's content, where the caller has joined it already."""
+    async def _flush(self, *, more: bool) -> None:
+        """Send what is buffered."""
         start, buffer = self._start, self._buffer
         assert start is not None
         assert buffer is not None
         await self._send(self._begin(start))
-        message = {"type": RESPONSE_BODY, "body": buffer.join() if body is None else body, "more_body": more}
+        message = {"type": RESPONSE_BODY, "body": buffer.join(), "more_body": more}
         buffer.chunks.clear()
         await (self._send(message) if more else self._finish(message))
 
