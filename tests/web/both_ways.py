@@ -22,6 +22,7 @@ from retrysafe import KeyRing, Policy, RetrySafe
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import Lookup, Op, Suspect
 from retrysafe.engine.orphaned_claims import OrphanedClaims, run_to_pause
+from retrysafe.engine.probe import Probe
 from retrysafe.stores.wrappers import AsyncStoreWrapper
 from retrysafe.testing.faults import AsyncFaultStore, Fault, FaultStore, Script
 from retrysafe.web.asgi import WORK_NAME, IdempotencyMiddleware
@@ -139,8 +140,8 @@ def by_flows_only() -> Iterator[None]:
 
 @contextmanager
 def made_certain(seed: int) -> Iterator[None]:
-    """Tokens and nonces come from the seed, pauses take no time, and a claim that is given up is followed up at once
-    instead of in a thread."""
+    """Tokens and nonces come from the seed, pauses take no time. A claim that is given up is followed up at once
+    instead of in a thread, and a store that is away is asked at once."""
     draw, sleep = random.Random(seed), asyncio.sleep
 
     async def no_sleep(seconds: float, result: Any = None) -> Any:
@@ -151,11 +152,15 @@ def made_certain(seed: int) -> Iterator[None]:
         while run_to_pause(flow, self._execute) is not None:
             continue
 
+    def probe_now(self: Probe) -> None:
+        self._probe_until_back(mock.Mock(wait=lambda seconds: False, is_set=lambda: False))
+
     with (
         mock.patch("os.urandom", draw.randbytes),
         mock.patch("asyncio.sleep", no_sleep),
         mock.patch("time.sleep", return_value=None),
         mock.patch.object(OrphanedClaims, "_start", follow_up_now),
+        mock.patch.object(Probe, "start", probe_now),
     ):
         yield
 
@@ -261,6 +266,11 @@ class Stage:
         ]
         return Told(answers, events, records, [kind.__name__ for kind in self.script.seen], list(logs))
 
+    def end(self) -> None:
+        """End the threads of this play. Its stores are the caller's."""
+        self.safe.performer().close()
+        self.safe._heartbeat.stop()
+
 
 def plain_event(event: Any) -> Any:
     return {name: value for name, value in vars_of(event).items() if name not in ("id", "at", "seconds")}
@@ -351,10 +361,12 @@ async def play(history: History, seed: int, namespace: str, store: Any, async_st
 
 
 async def settle_down(stage: Stage) -> None:
-    """Let what a cancelled request has left in the background come to its end, before the next request."""
-    left = stage.safe.async_performer()._detached
-    while left:
-        await asyncio.wait(list(left))
+    """Let what a request has left in the background come to its end, before the next request: the follow-up of one that
+    was cancelled, and the probe of a store that was away. Where a store has sockets, nothing else decides when they
+    ask."""
+    performer = stage.safe.async_performer()
+    while left := [task for task in (*performer._detached, performer._probe) if task is not None and not task.done()]:
+        await asyncio.wait(left)
         await asyncio.sleep(0)
 
 
@@ -382,6 +394,7 @@ def play_wsgi(history: History, seed: int, namespace: str, store: Any) -> Told:
                 told.append((type(error),))
             else:
                 told.append((call.line, keep_headers(call.headers), keep_body(call.body), type(call.error)))
+        stage.end()
         return stage.sum_up(told, logs)
 
 
