@@ -325,6 +325,7 @@ async def play(history: History, seed: int, namespace: str, store: Any, async_st
             if request.meanwhile == "claimed" and history.policy.mode != "observe":  # a second client, beside the first
                 other = Caller(request.body)
                 await middleware(scope_of(key=request.key), other.receive, other.send)
+                await settle_down(stage)  # it may have been refused because the store was away
                 told.append(("beside", other.status, keep_body(other.body)))
             if request.cancelled_at == "app":
                 cancelling.cancel()
