@@ -57,7 +57,7 @@ def act_on_job(visit: Visit, id: str, verb: str) -> ConsoleResponse:
     done = act_on_jobs(visit.session, action, [staged], visit.reason, topic=staged.job.topic)
     if not done.changed:
         raise ChangedUnderneath(f"the job {id[:32]!r} changed underneath; nothing was done")
-    return redirect(visit.request.url("/outbox", dead="1"))
+    return redirect(visit.request.url("/outbox", dead="1", did=done.audit))
 
 
 def preview(visit: Visit) -> ConsoleResponse:

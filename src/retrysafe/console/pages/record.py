@@ -11,7 +11,7 @@ from retrysafe.console.timeline import build_timeline
 from retrysafe.console.visit import Visit
 from retrysafe.core.records import Record
 from retrysafe.core.trace_context import read_traceparent
-from retrysafe.engine.audit import AUDIT_KIND, AuditRow, read_audit
+from retrysafe.engine.audit import AuditRow
 from retrysafe.engine.why import explain, is_run
 from retrysafe.operations.journal import OperationJournal, build_ledger
 from retrysafe.operators.audit_rows import AuditSearch
@@ -84,11 +84,8 @@ def find_audit_rows(visit: Visit, record: Record) -> tuple[list[AuditRow], bool]
 
 def find_done(visit: Visit, record: Record) -> AuditRow | None:
     """The audit row that an action led here with. It is looked up, not searched for, and must name this record."""
-    found = visit.look_up(visit.request.param("did"))
-    if found is None or found.kind != AUDIT_KIND or found.namespace != visit.session.namespace:
-        return None
-    row = read_audit(found, visit.now)
-    return row if record.id.hex() in row.records else None
+    row = visit.find_audit_row(visit.request.param("did"))
+    return row if row is not None and record.id.hex() in row.records else None
 
 
 def find_actions(visit: Visit, record: Record) -> list[str]:
