@@ -144,7 +144,8 @@ def test_the_box_that_says_why_leads_to_what_can_be_done(world: World, visitor: 
     assert read(world.run)[0] == ["#act-operations-resume", "#act-operations-undo", "#act-operations-cancel"]
     assert read(world.working)[0] == []
     assert "nothing to decide" in read(world.working)[1]
-    assert read(world.completed)[0] == ["#act-keys-forget"]
+    assert read(world.completed)[0] == [], "to erase an answer is no decision that is asked for"
+    assert "nothing to decide" in read(world.completed)[1]
 
 
 def test_actions_that_cannot_apply_are_not_drawn(world: World, visitor: Visitor) -> None:
@@ -252,6 +253,7 @@ def test_a_bulk_action_changes_what_it_showed(world: World, visitor: Visitor) ->
     sent = BULK | {"target": "POST /bulk"}
     preview = visitor.post("/bulk", sent)
     assert "4 keys would be changed" in text_of(preview)
+    assert "1970-01-01T00:00:09Z" in text_of(preview), "how old they are"
     assert rows(world) == [], "nothing was done yet"
     confirmed = hidden_fields(preview.body)
     done = visitor.post("/bulk/confirm", confirmed)
@@ -350,6 +352,8 @@ def test_dead_letters_in_bulk(world: World, visitor: Visitor) -> None:
     assert "1 changed, 1 skipped." in done
     left = {each.job.id[0]: each.dead for each in world.safe.store.execute(ListJobs())}
     assert left == {"0": True, "2": False}
+    details = [row.details["as_of"] for row in rows(world) if "as_of" in row.details]
+    assert [text for text in details if not str(text).endswith("Z")] == [], "a time that can be read"
     again = visitor.post("/outbox/bulk/confirm", sent)
     assert "0 changed, 2 skipped." in text_of(again)
     assert b"banner warn" in again.body

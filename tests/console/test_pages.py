@@ -11,11 +11,13 @@ import pytest
 from retrysafe import Answer, RetrySafe
 from retrysafe.console.pages import keys as keys_page
 from retrysafe.console.rendering import show_distance
-from retrysafe.core.ops import List, Op
+from retrysafe.console.timeline import build_timeline
+from retrysafe.core.ops import List, Lookup, Op
 from retrysafe.core.states import State
-from retrysafe.core.times import SECOND_MICROS
+from retrysafe.core.times import SECOND_MICROS, format_time
 from retrysafe.core.trace_context import encode_traceparent
 from retrysafe.errors import NotFinished, OutcomeUnknown
+from retrysafe.operations.journal import OperationJournal
 from retrysafe.testing.builders import claim, suspect
 from retrysafe.web.key_usage import KeyUsageStats
 from tests.console.conftest import LONG_AGO, World
@@ -224,6 +226,23 @@ def test_operations_are_drawn_with_where_their_runs_stand(world: World, visitor:
     run = text_of(visitor.get(f"/keys/{world.run.id.hex()}"))
     assert "charge done" in run.replace("–", "")
     assert "Next step" in run
+
+
+def test_a_step_that_was_undone_was_not_undone_when_it_ran(world: World) -> None:
+    """The timeline said "undone" at the time of the call, and the table "since" then."""
+    ran, undone = 1_000 * SECOND_MICROS, 2_000 * SECOND_MICROS
+    entry = {"step": "charge", "state": "undone", "error": "", "at": ran, "undo_at": undone}
+    told = {moment.at: moment.what for moment in build_timeline(world.run, 3_000 * SECOND_MICROS, (), [entry])}
+    assert (told[ran], told[undone]) == ("step charge", "undo of charge: undone")
+    visitor = Visitor(make_console(world.safe, actions=True))
+    sent = fields(world.run, leave_effects="1", because="the customer left")
+    assert visitor.post(f"/keys/{world.run.id.hex()}/undo", sent).status == 303
+    found = world.safe.store.execute(Lookup(world.run.id)).record
+    assert found is not None
+    shown = text_of(visitor.get(f"/keys/{found.id.hex()}"))
+    (charged, *_) = OperationJournal.decode(found.progress).entries
+    assert charged.undo_at > charged.at
+    assert f"charge undone {format_time(charged.undo_at)}" in shown
 
 
 def test_the_outbox_shows_dead_letters_with_their_error(visitor: Visitor) -> None:

@@ -39,7 +39,11 @@ def make_environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        time=show_time, clock=show_clock, age=show_age, distance=show_distance, short=shorten,
+        time=show_time,
+        clock=show_clock,
+        age=show_age,
+        distance=show_distance,
+        short=shorten,
         part=lambda text: quote(text, safe=""),
     )
     return made
