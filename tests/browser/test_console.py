@@ -48,6 +48,12 @@ PATHS = (
 )
 
 
+LONG_ERROR = (
+    "HTTPStatusError: Client error '400 Bad Request' for url "
+    f"'https://ledger.example.com/v2/entries?tenant=acme&batch={'0' * 40}'"
+)
+
+
 class Served(NamedTuple):
     """A console that is served, and a browser that is logged in."""
 
@@ -121,6 +127,7 @@ def full(world: World, tmp_path: Path) -> Iterator[Served]:
     stats = KeyUsageStats()
     for sent in ("keyed", "missing"):
         stats.count("POST /payments", "acme", sent)  # type: ignore[arg-type]
+    stage_dead_letter(world.safe, uuid4().hex, "ledger.sync", LONG_ERROR)
     log = LogFile(tmp_path / "requests.jsonl")
     for seen in make_requests(1.0):
         log.append(seen)
@@ -356,14 +363,22 @@ def look_at(page: Page, name: str) -> list[str]:
 FIND_UNREADABLE = """() => {
     const words = [...document.querySelectorAll(".chip")].filter(each => !/\\s/.test(each.textContent.trim()));
     const broken = words.filter(each => each.getBoundingClientRect().height > 30);
+    const single = [...document.querySelectorAll("td, td a")].filter(each =>
+        !each.childElementCount && /^[\\w.:-]{1,16}$/.test(each.textContent.trim()));
+    const cut = single.filter(each => {
+        const range = document.createRange();
+        range.selectNodeContents(each);
+        return new Set([...range.getClientRects()].map(line => Math.round(line.top))).size > 1;
+    });
     const small = [...document.querySelectorAll("svg text")].filter(each => {
         const height = each.getBoundingClientRect().height;
         return height > 0 && height < 12;
     });
     return [...broken.map(each => `a word in two lines: ${each.textContent}`),
+            ...cut.map(each => `a word in two lines: ${each.textContent}`),
             ...small.map(each => `too small to read: ${each.textContent}`)];
 }"""
-"""A state whose word is broken, and letters of a diagram that are less than about ten pixels high."""
+"""A state, a name or a topic that is broken in two, and letters of a diagram that are less than about ten pixels."""
 
 
 def test_a_key_is_resolved_by_keyboard_alone(browser: Browser, world: World, full: Served) -> None:

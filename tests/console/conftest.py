@@ -96,11 +96,13 @@ def start_run(safe: RetrySafe) -> Record:
     return found
 
 
-def stage_dead_letter(safe: RetrySafe, name: str = JOB_ID, topic: str = "receipts") -> None:
+def stage_dead_letter(
+    safe: RetrySafe, name: str = JOB_ID, topic: str = "receipts", error: str = "the mail server refused it"
+) -> None:
     do = safe.store.execute
     do(Stage((Job(name, topic, b'{"to": "a@example.com"}'),), namespace=safe.namespace))
     (taken,) = do(TakeJobs(1, b"t" * 16, 60 * SECOND_MICROS, namespace=safe.namespace, topics=(topic,), others=False))
-    do(FailJob(taken.job.id, b"t" * 16, "the mail server refused it", 0, True))
+    do(FailJob(taken.job.id, b"t" * 16, error, 0, True))
 
 
 @pytest.fixture

@@ -130,6 +130,24 @@ def test_a_living_owner_is_left_alone(world: World, visitor: Visitor) -> None:
     assert reread(world, world.working) == world.working
 
 
+def test_the_box_that_says_why_leads_to_what_can_be_done(world: World, visitor: Visitor) -> None:
+    """The forms of a run are below its steps, its diagram and its timeline."""
+
+    def read(record: Record) -> tuple[list[str], str]:
+        page = visitor.get(f"/keys/{record.id.hex()}")
+        tags = Markup(page.body).tags
+        links = [str(attrs["href"]) for tag, attrs in tags if tag == "a" and str(attrs.get("href")).startswith("#act-")]
+        assert {each.removeprefix("#") for each in links} <= {attrs.get("id") for _, attrs in tags}
+        return links, text_of(page)
+
+    assert read(world.uncertain)[0] == ["#act-keys-resolve"]
+    assert read(world.run)[0] == ["#act-operations-resume", "#act-operations-undo", "#act-operations-cancel"]
+    assert read(world.working)[0] == []
+    assert "nothing to decide" in read(world.working)[1]
+    assert read(world.completed)[0] == [], "to erase an answer is no decision that is asked for"
+    assert "nothing to decide" in read(world.completed)[1]
+
+
 def test_actions_that_cannot_apply_are_not_drawn(world: World, visitor: Visitor) -> None:
     def drawn(record: Record) -> set[str]:
         tags = Markup(visitor.get(f"/keys/{record.id.hex()}").body).tags
@@ -194,7 +212,8 @@ def test_dead_letters_are_retried_and_dropped(world: World, visitor: Visitor) ->
     job = "0f3a9c010f3a9c010f3a9c010f3a9c01"
     sent = letter(world, job, "the server is back")
     assert visitor.post(f"/outbox/{job}/retry", {"because": "x"}).status == 400, "no form of ours"
-    assert visitor.post(f"/outbox/{job}/retry", sent).status == 303
+    told = visitor.follow(visitor.post(f"/outbox/{job}/retry", sent))
+    assert "outbox retry: done. the server is back" in text_of(told)
     (staged,) = world.safe.store.execute(ListJobs())
     assert not staged.dead
     assert visitor.post(f"/outbox/{job}/drop", sent).status == 409, "it is no dead letter any more"
@@ -234,6 +253,7 @@ def test_a_bulk_action_changes_what_it_showed(world: World, visitor: Visitor) ->
     sent = BULK | {"target": "POST /bulk"}
     preview = visitor.post("/bulk", sent)
     assert "4 keys would be changed" in text_of(preview)
+    assert "1970-01-01T00:00:09Z" in text_of(preview), "how old they are"
     assert rows(world) == [], "nothing was done yet"
     confirmed = hidden_fields(preview.body)
     done = visitor.post("/bulk/confirm", confirmed)
@@ -246,6 +266,8 @@ def test_a_bulk_action_changes_what_it_showed(world: World, visitor: Visitor) ->
     assert "as_of" in row.details
     again = visitor.post("/bulk/confirm", confirmed)
     assert "0 changed, 4 skipped." in text_of(again), "sending it again does nothing"
+    assert b"banner good" in done.body
+    assert b"banner warn" in again.body, "nothing done is not drawn as a success"
 
 
 def test_what_changed_or_arrived_meanwhile_is_skipped_and_listed(world: World, visitor: Visitor) -> None:
@@ -330,3 +352,11 @@ def test_dead_letters_in_bulk(world: World, visitor: Visitor) -> None:
     assert "1 changed, 1 skipped." in done
     left = {each.job.id[0]: each.dead for each in world.safe.store.execute(ListJobs())}
     assert left == {"0": True, "2": False}
+    details = [row.details["as_of"] for row in rows(world) if "as_of" in row.details]
+    assert [text for text in details if not str(text).endswith("Z")] == [], "a time that can be read"
+    again = visitor.post("/outbox/bulk/confirm", sent)
+    assert "0 changed, 2 skipped." in text_of(again)
+    assert b"banner warn" in again.body
+    none = visitor.post("/outbox/bulk", {"verb": "retry", "topic": "mails", "cap": "10", "because": "it is back"})
+    assert "No job would be changed." in text_of(none)
+    assert b'href="/outbox?dead=1' in none.body, "there is a way back"

@@ -21,6 +21,7 @@ from retrysafe.core.jobs import ListJobs
 from retrysafe.core.ops import List
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.audit import AUDIT_KIND
+from retrysafe.operators.session import Reason, open_on_safe
 from retrysafe.testing.builders import claim, complete
 from tests.console.conftest import World, stage_dead_letter
 from tests.console.test_actions import BULK, fields, hidden_fields, reread
@@ -73,14 +74,17 @@ def test_only_an_audit_row_of_this_key_is_shown_as_what_was_done(world: World, v
         theirs = others.store.execute(claim("their-key", namespace="others", now=1)).record
         decided = fields(theirs, outcome="did-not-happen")
         Visitor(make_console(others, actions=True)).post(f"/keys/{theirs.id.hex()}/resolve", decided)
+        theirs_too = Reason("eve", "theirs").entry("outbox drop", ())
+        with open_on_safe(others).act(theirs_too):
+            pass
     path = f"/keys/{world.lapsed.id.hex()}"
     page = visitor.follow(visitor.post(f"{path}/release", fields(world.lapsed)))
     assert "keys release: done." in text_of(page)
     found = world.safe.store.execute(List(kind=AUDIT_KIND, limit=10)).records
     assert {each.namespace for each in found} == {"default", "others"}
     for row in (*found, world.completed):
-        shown = text_of(visitor.get(f"/keys/{world.uncertain.id.hex()}?did={row.id.hex()}"))
-        assert ": done." not in shown
+        for other in (f"/keys/{world.uncertain.id.hex()}", "/outbox"):
+            assert ": done." not in text_of(visitor.get(f"{other}?did={row.id.hex()}"))
 
 
 def test_a_long_body_is_cut_where_it_is_shown(world: World, visitor: Visitor) -> None:

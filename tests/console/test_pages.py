@@ -8,11 +8,16 @@ from typing import Any
 
 import pytest
 
-from retrysafe import RetrySafe
+from retrysafe import Answer, RetrySafe
 from retrysafe.console.pages import keys as keys_page
-from retrysafe.core.ops import List, Op
+from retrysafe.console.rendering import show_distance
+from retrysafe.console.timeline import build_timeline
+from retrysafe.core.ops import List, Lookup, Op
 from retrysafe.core.states import State
+from retrysafe.core.times import SECOND_MICROS, format_time
 from retrysafe.core.trace_context import encode_traceparent
+from retrysafe.errors import NotFinished, OutcomeUnknown
+from retrysafe.operations.journal import OperationJournal
 from retrysafe.testing.builders import claim, suspect
 from retrysafe.web.key_usage import KeyUsageStats
 from tests.console.conftest import LONG_AGO, World
@@ -42,6 +47,67 @@ def test_now_counts_the_executions_that_were_prevented(safe: RetrySafe) -> None:
         count(1)
     shown = text_of(Visitor(make_console(safe)).get("/"))
     assert "Executions prevented 3 of 4 claims" in shown
+
+
+def test_now_counts_nothing_in_a_process_that_makes_no_claims(safe: RetrySafe) -> None:
+    """A console in a process of its own said that 0 executions were prevented, in green."""
+    shown = text_of(Visitor(make_console(safe)).get("/"))
+    assert "Executions prevented – counted by the application, not in this process" in shown
+    assert shown.index("Open keys by target") < shown.index("What came of claims"), "what is stuck comes first"
+
+
+def test_now_shows_runs_that_wait_to_be_resumed(
+    world: World, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run whose step failed is neither in progress nor uncertain: the first page did not show it at all."""
+    page = visitor.get("/")
+    assert "Runs at rest 1 " in text_of(page)
+    assert "a worker resumes them" in text_of(page)
+    assert [attrs for tag, attrs in Markup(page.body).tags if attrs.get("href") == "/operations"][1:], "a link to them"
+    stop_another_run(world.safe)
+    assert "Runs at rest 2 " in text_of(visitor.get("/"))
+    monkeypatch.setattr("retrysafe.console.pages.now.SHOWN_RESTING", 1)
+    assert "Runs at rest 1+ " in text_of(visitor.get("/"))
+
+
+def test_now_has_no_card_of_runs_where_none_rests(safe: RetrySafe) -> None:
+    assert "Runs at rest" not in text_of(Visitor(make_console(safe)).get("/"))
+
+
+def stop_another_run(safe: RetrySafe) -> None:
+    mail = safe.operation("mail")
+
+    @mail.foreign(tries=1)
+    def send(order: str, *, key: str) -> str:
+        raise ConnectionError("the server is down")
+
+    @mail.body
+    def body(order: str) -> Answer:
+        send(order)
+        return Answer(201, {})
+
+    with pytest.raises((NotFinished, OutcomeUnknown)):
+        mail("o-1", key="m-1")
+
+
+def test_moments_say_how_long_ago_they_were(world: World, visitor: Visitor) -> None:
+    assert "1970-01-12T13:46:40Z 2" in text_of(visitor.get("/keys?state=uncertain"))
+    assert " d ago" in text_of(visitor.get("/keys?state=uncertain"))
+    assert "just now" in text_of(visitor.get("/keys?state=completed"))
+    assert " d ago) claimed for the first time" in text_of(visitor.get(f"/keys/{world.uncertain.id.hex()}"))
+    shown = text_of(visitor.get(f"/keys/{world.working.id.hex()}"))
+    assert "min) the lease ends, if its owner does not renew it" in shown
+    assert "(in 5" in shown or "(in 60 min" in shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "just now"), (119, "just now"), (120, "2 min ago"), (7200, "2 h ago"), (-1, "in a moment"), (-7200, "in 2 h")],
+)
+def test_ages_of_moments_change_by_the_minute(seconds: int, shown: str) -> None:
+    """Not by the second: the part of a page that is asked for again stays the same, and is not sent again."""
+    now = 10**15
+    assert show_distance(now - seconds * SECOND_MICROS, now) == shown
 
 
 @pytest.mark.parametrize(("query", "there", "absent"), [
@@ -160,6 +226,23 @@ def test_operations_are_drawn_with_where_their_runs_stand(world: World, visitor:
     run = text_of(visitor.get(f"/keys/{world.run.id.hex()}"))
     assert "charge done" in run.replace("–", "")
     assert "Next step" in run
+
+
+def test_a_step_that_was_undone_was_not_undone_when_it_ran(world: World) -> None:
+    """The timeline said "undone" at the time of the call, and the table "since" then."""
+    ran, undone = 1_000 * SECOND_MICROS, 2_000 * SECOND_MICROS
+    entry = {"step": "charge", "state": "undone", "error": "", "at": ran, "undo_at": undone}
+    told = {moment.at: moment.what for moment in build_timeline(world.run, 3_000 * SECOND_MICROS, (), [entry])}
+    assert (told[ran], told[undone]) == ("step charge", "undo of charge: undone")
+    visitor = Visitor(make_console(world.safe, actions=True))
+    sent = fields(world.run, leave_effects="1", because="the customer left")
+    assert visitor.post(f"/keys/{world.run.id.hex()}/undo", sent).status == 303
+    found = world.safe.store.execute(Lookup(world.run.id)).record
+    assert found is not None
+    shown = text_of(visitor.get(f"/keys/{found.id.hex()}"))
+    (charged, *_) = OperationJournal.decode(found.progress).entries
+    assert charged.undo_at > charged.at
+    assert f"charge undone {format_time(charged.undo_at)}" in shown
 
 
 def test_the_outbox_shows_dead_letters_with_their_error(visitor: Visitor) -> None:

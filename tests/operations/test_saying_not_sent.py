@@ -9,13 +9,14 @@ import pytest
 from retrysafe import Answer, RetrySafe
 from retrysafe.core.ops import List
 from retrysafe.core.times import duration_to_micros
+from retrysafe.engine.resume_times import compute_backoff
 from retrysafe.errors import OperationChanged, OutcomeUnknown
 from retrysafe.operations import Operation
 from retrysafe.operations.journal import OperationJournal
 from retrysafe.operators.errors import Refused
 from retrysafe.operators.runs import act_on_run, list_sent_keys
 from retrysafe.operators.session import Reason, open_on_safe
-from retrysafe.worker.completer import Completer, compute_backoff
+from retrysafe.worker.completer import Completer
 from tests.operations.test_announcing import Program
 from tests.operations.test_open_steps import die_in_pick, keys
 from tests.operations.world import World

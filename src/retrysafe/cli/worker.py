@@ -13,9 +13,9 @@ from retrysafe.cli.exits import DONE, OUT_OF_REACH, REFUSED
 from retrysafe.cli.import_object import load_safe
 from retrysafe.cli.session import quiet_drivers
 from retrysafe.cli.settings import require_app
+from retrysafe.engine.resume_times import GRACE_SECONDS
 from retrysafe.errors import UsageError
 from retrysafe.policy import DEFAULT_LEASE_SECONDS
-from retrysafe.worker.completer import GRACE_SECONDS
 from retrysafe.worker.health import Health, plain_count
 from retrysafe.worker.service import TICK_SECONDS, Worker
 from retrysafe.worker.status import TickResult

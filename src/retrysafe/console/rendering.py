@@ -17,6 +17,7 @@ from retrysafe.core.times import SECOND_MICROS, format_age, format_time
 HERE = Path(__file__).parent
 CONTENT_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
 SHOWN_BODY_BYTES = 64 * 1024
+MINUTE_MICROS = 60 * SECOND_MICROS
 
 
 def build_policy(nonce: str) -> str:
@@ -38,7 +39,12 @@ def make_environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        time=show_time, clock=show_clock, age=show_age, part=lambda text: quote(text, safe=""), short=shorten
+        time=show_time,
+        clock=show_clock,
+        age=show_age,
+        distance=show_distance,
+        short=shorten,
+        part=lambda text: quote(text, safe=""),
     )
     return made
 
@@ -59,6 +65,15 @@ def show_clock(seconds: float) -> str:
 def show_age(moment: int, now: int) -> str:
     """How long ago, in the store's time."""
     return format_age(now - moment) if moment else "–"
+
+
+def show_distance(moment: int, now: int) -> str:
+    """How far a moment is from now, either way. Not in seconds: the part of a page that is asked for again every few
+    seconds then stays the same, and is not sent again."""
+    near = abs(now - moment) < 2 * MINUTE_MICROS
+    if moment > now:
+        return "in a moment" if near else f"in {format_age(moment - now)}"
+    return "just now" if near else f"{format_age(now - moment)} ago"
 
 
 def shorten(text: str, width: int = 48) -> str:

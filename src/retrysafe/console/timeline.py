@@ -54,10 +54,12 @@ def _from_state(record: Record, now: int) -> list[Moment]:
 def _from_ledger(ledger: Iterable[dict[str, Any]]) -> list[Moment]:
     found = []
     for entry in ledger:
+        step, state, undone = entry["step"], entry["state"], entry["undo_at"]
         if entry["at"]:
-            found.append(Moment(entry["at"], f"step {entry['step']}: {entry['state']}", entry["error"]))
-        if entry["undo_at"]:
-            found.append(Moment(entry["undo_at"], f"undo of {entry['step']}"))
+            # The state is of now: a step whose undo began was something else when it ran.
+            found.append(Moment(entry["at"], f"step {step}" if undone else f"step {step}: {state}", entry["error"]))
+        if undone:
+            found.append(Moment(undone, f"undo of {step}: {state}"))
     return found
 
 

@@ -14,6 +14,7 @@ from retrysafe.console.messages import ConsoleRequest, ConsoleResponse
 from retrysafe.console.rendering import build_etag, build_policy, read_asset, render
 from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Record
+from retrysafe.engine.audit import AUDIT_KIND, AuditRow, read_audit
 from retrysafe.operators.errors import NotFound, Refused
 from retrysafe.operators.session import Reason, Session, open_on_safe
 
@@ -73,6 +74,13 @@ class Visit:
             return None
         found: Record | None = self.session.execute(Lookup(bytes.fromhex(digits))).record
         return found
+
+    def find_audit_row(self, digits: str) -> AuditRow | None:
+        """The audit row of this id, if it is one of the application."""
+        found = self.look_up(digits)
+        if found is None or found.kind != AUDIT_KIND or found.namespace != self.session.namespace:
+            return None
+        return read_audit(found, self.now)
 
     def render(self, template: str, status: int = 200, **values: Any) -> ConsoleResponse:
         """A page, or its inner part for htmx. Pages that are asked for again have an ETag."""

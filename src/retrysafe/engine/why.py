@@ -10,11 +10,14 @@ from retrysafe.core.moves import Grant, decide_grant, is_outcome_unknown, is_sub
 from retrysafe.core.ops import Claim
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
-from retrysafe.core.times import FOREVER_MICROS, format_time
+from retrysafe.core.times import FOREVER_MICROS, SECOND_MICROS, format_time
 from retrysafe.engine.audit import AUDIT_KIND
+from retrysafe.engine.resume_times import compute_due
 
 REFUSED_BY_CODE = "by OperationChanged"
 """How the note of a run ends that this code refused to go on with (operations/flow.py: release_at_point)."""
+OVERDUE_MICROS = 180 * SECOND_MICROS
+"""A run that has been due for so long was seen by no worker: a worker looks each minute."""
 DEAD_LETTER = "dead letter:"
 """How the note of a run begins that is not tried again before an operator has looked."""
 
@@ -94,7 +97,8 @@ def _explain_claimed(record: Record, now: int) -> Explanation:
         "claimed",
         f"the owner of attempt {record.attempt} went silent; its lease lapsed at {format_time(record.lease_until)}",
         f"it runs: attempt {record.attempt + 1} {how}",
-        f"the next retry {how}" + ("; the worker does the same after its grace" if is_run(record) else ""),
+        f"the next retry {how}"
+        + (f"; {describe_worker(record, now, 'the worker does the same')}" if is_run(record) else ""),
         actions,
     )
 
@@ -112,7 +116,7 @@ def _explain_settled(record: Record, now: int, state: str) -> Explanation:
         return Explanation(state, why + (f": {record.note}" if record.note else ""), answer, gone, forget)
     at = f" from recovery point {record.point!r}" if record.point else ""
     why = f"attempt {record.attempt} ended without a final answer" + (f": {record.note}" if record.note else "")
-    later = f"the worker resumes it{at}" if record.point else gone
+    later = describe_worker(record, now, f"the worker resumes it{at}") if record.point else gone
     if is_run(record) and record.note.endswith(REFUSED_BY_CODE):
         return Explanation(
             state,
@@ -123,6 +127,17 @@ def _explain_settled(record: Record, now: int, state: str) -> Explanation:
         )
     actions = ("operations resume", "operations undo", "operations cancel") if is_run(record) else ()
     return Explanation(state, why, f"it runs: attempt {record.attempt + 1}{at}", later, actions)
+
+
+def describe_worker(record: Record, now: int, what: str) -> str:
+    """What a worker does with a run that has no owner, and when. The times are those of a worker with the settings that
+    it has unless others are given."""
+    due = compute_due(record, record.attempt)
+    if now < due + OVERDUE_MICROS:
+        return f"{what} after {format_time(due)}"
+    return (
+        f"{what}; it has been due since {format_time(due)}: look whether a worker runs that declares {record.target!r}"
+    )
 
 
 def _describe_expiry(record: Record, now: int) -> str:

@@ -17,6 +17,7 @@ from retrysafe.core.ops import List, Lookup
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND_MICROS, duration_to_micros
+from retrysafe.engine.resume_times import GRACE_SECONDS, compute_backoff, compute_due
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.engine.why import REFUSED_BY_CODE
 from retrysafe.errors import InProgress, OperationChanged, OutcomeUnknown, RetrySafeError
@@ -25,10 +26,6 @@ from retrysafe.worker.flows import CallUserFunction, ShouldStop, WorkerFlow, nev
 
 _log = logging.getLogger("retrysafe.worker")
 
-GRACE_SECONDS = 300.0
-"""How long an abandoned operation is left to its client's own retry before the completer takes it."""
-
-MAX_BACKOFF_SECONDS = 300.0
 PAGE_ROWS = 100
 
 MAX_REFUSALS = 100_000
@@ -37,11 +34,6 @@ MAX_REFUSALS = 100_000
 NO_RECORD_ID = bytes(32)
 """The id of no record. Looking it up returns the store's time and costs nothing more; counting would read every record.
 """
-
-
-def compute_backoff(attempt: int) -> float:
-    """Seconds before the next attempt: 2, 4, 8 … up to MAX_BACKOFF_SECONDS."""
-    return float(min(2.0 ** min(attempt, 20), MAX_BACKOFF_SECONDS))
 
 
 class CompleterCounts(NamedTuple):
@@ -133,15 +125,11 @@ class Completer:
         return (yield from self._resume(operation, record))
 
     def _due_at(self, record: Record) -> int:
-        """A lapsed record is due after the grace, because its client may retry. A released one is due after a pause
-        that grows with each attempt. If code refused it, the pause grows only with the refusals by this code: clients
-        that reach only code that refuses it would keep code that fits from it."""
-        if record.state is State.CLAIMED:
-            has_grace = record.attempt == 1 and not is_submitted(record)
-            return record.lease_until + (self._grace if has_grace else 0)
+        """If code refused a run, the pause grows only with the refusals by this code: clients that reach only code that
+        refuses it would keep code that fits from it."""
         refused = record.note.endswith(REFUSED_BY_CODE)
         attempt = 1 + self._refusals[record.id] if refused else record.attempt
-        return record.completed + round(self._backoff(attempt) * SECOND_MICROS)
+        return compute_due(record, attempt, self._grace, self._backoff)
 
     def _resume(self, operation: Operation, record: Record) -> WorkerFlow[str]:
         try:

@@ -15,11 +15,12 @@ from contextlib import suppress
 from typing import Any
 
 from retrysafe.core.urls import safe_url
+from retrysafe.engine.resume_times import GRACE_SECONDS
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.engine.worker_notify import RECHECK_SECONDS
 from retrysafe.errors import StoreError, StoreUnreachable, UsageError
 from retrysafe.policy import DEFAULT_LEASE_SECONDS
-from retrysafe.worker.completer import GRACE_SECONDS, Completer
+from retrysafe.worker.completer import Completer
 from retrysafe.worker.enqueuer import MAX_ATTEMPTS, NO_COUNTS, Enqueuer
 from retrysafe.worker.flows import WorkerFlow, run
 from retrysafe.worker.gauges import Gauges, can_ask

@@ -9,6 +9,7 @@ from retrysafe.console.actions.keys import read_whole
 from retrysafe.console.messages import ConsoleResponse, redirect
 from retrysafe.console.visit import Visit
 from retrysafe.core.jobs import ListJobs, StagedJob
+from retrysafe.core.times import format_time
 from retrysafe.engine.audit import MAX_NAMED_RECORDS
 from retrysafe.errors import UsageError
 from retrysafe.operators.errors import ChangedUnderneath, NotFound
@@ -57,7 +58,7 @@ def act_on_job(visit: Visit, id: str, verb: str) -> ConsoleResponse:
     done = act_on_jobs(visit.session, action, [staged], visit.reason, topic=staged.job.topic)
     if not done.changed:
         raise ChangedUnderneath(f"the job {id[:32]!r} changed underneath; nothing was done")
-    return redirect(visit.request.url("/outbox", dead="1"))
+    return redirect(visit.request.url("/outbox", dead="1", did=done.audit))
 
 
 def preview(visit: Visit) -> ConsoleResponse:
@@ -93,7 +94,7 @@ def confirm(visit: Visit) -> ConsoleResponse:
     dead = {describe_letter(staged): staged for staged in iter_dead(visit, topic) if staged.created <= as_of}
     found = [dead[each] for each in wanted if each in dead]
     chosen = [staged for staged in found if visit.may(action.name, staged)]
-    done = act_on_jobs(visit.session, action, chosen, visit.reason, topic=topic, as_of=as_of, cap=cap)
+    done = act_on_jobs(visit.session, action, chosen, visit.reason, topic=topic, as_of=format_time(as_of), cap=cap)
     gone = [
         (each.partition(":")[0], "it is not the dead letter any more that was shown")
         for each in wanted

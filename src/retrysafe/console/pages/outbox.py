@@ -13,6 +13,7 @@ from retrysafe.core.jobs import ListJobs, StagedJob
 from retrysafe.core.ops import List
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
+from retrysafe.engine.audit import AuditRow
 from retrysafe.errors import UsageError
 from retrysafe.operators.dead_letters import filter_dead
 from retrysafe.operators.record_search import PAGE_RECORDS, StateSearch
@@ -36,12 +37,19 @@ def show_outbox(visit: Visit) -> ConsoleResponse:
         backlog=read_backlog(visit) if has_outbox else None,
         jobs=jobs,
         dead=dead,
+        done=find_done(visit),
         topic=topic,
         next_url=next_url,
         runs=runs,
         runs_complete=complete,
         now=visit.now,
     )
+
+
+def find_done(visit: Visit) -> AuditRow | None:
+    """The audit row of the action on a job that led here."""
+    row = visit.find_audit_row(visit.request.param("did"))
+    return row if row is not None and row.action.startswith("outbox ") else None
 
 
 def find_dead_runs(visit: Visit) -> tuple[list[Record], bool]:

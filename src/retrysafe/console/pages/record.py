@@ -11,7 +11,7 @@ from retrysafe.console.timeline import build_timeline
 from retrysafe.console.visit import Visit
 from retrysafe.core.records import Record
 from retrysafe.core.trace_context import read_traceparent
-from retrysafe.engine.audit import AUDIT_KIND, AuditRow, read_audit
+from retrysafe.engine.audit import AuditRow
 from retrysafe.engine.why import explain, is_run
 from retrysafe.operations.journal import OperationJournal, build_ledger
 from retrysafe.operators.audit_rows import AuditSearch
@@ -21,6 +21,8 @@ from retrysafe.operators.runs import describe_next
 
 EXAMINED_AUDIT_ROWS = 1_000
 FIRST_ROW = 1
+NO_DECISION = frozenset({"keys forget"})
+"""What applies to a key that waits for nobody."""
 
 
 def show_record(visit: Visit, id: str) -> ConsoleResponse:
@@ -35,20 +37,23 @@ def gather(visit: Visit, record: Record) -> dict[str, Any]:
     ledger = build_ledger(journal) if journal is not None else []
     rows, complete = find_audit_rows(visit, record)
     operation = visit.safe.operations.get(record.target)
+    why, actions = explain(record, now), find_actions(visit, record)
     return {
         "title": "Key",
         "record": record,
         "now": now,
         "seen": describe_version(record),
         "changed": visit.request.param("seen") not in ("", describe_version(record)),
-        "why": explain(record, now),
+        "why": why,
         "timeline": build_timeline(record, now, rows, ledger),
         "audit_complete": complete,
         "done": find_done(visit, record),
         "ledger": ledger,
         "next_step": describe_next(record, journal) if journal is not None else "",
         "diagram": draw_operation(operation, {}, ledger) if operation is not None else "",
-        "actions": find_actions(visit, record),
+        "actions": actions,
+        "decisions": [each for each in actions if each not in NO_DECISION],
+        "undecided": not NO_DECISION.issuperset(why.actions),
         "withheld": find_withheld(visit, record),
         "commands": list_commands(record, now),
         "can_reveal": has_bytes(record) and visit.may(REVEAL, record),
@@ -84,11 +89,8 @@ def find_audit_rows(visit: Visit, record: Record) -> tuple[list[AuditRow], bool]
 
 def find_done(visit: Visit, record: Record) -> AuditRow | None:
     """The audit row that an action led here with. It is looked up, not searched for, and must name this record."""
-    found = visit.look_up(visit.request.param("did"))
-    if found is None or found.kind != AUDIT_KIND or found.namespace != visit.session.namespace:
-        return None
-    row = read_audit(found, visit.now)
-    return row if record.id.hex() in row.records else None
+    row = visit.find_audit_row(visit.request.param("did"))
+    return row if row is not None and record.id.hex() in row.records else None
 
 
 def find_actions(visit: Visit, record: Record) -> list[str]:
