@@ -49,7 +49,10 @@ def test_the_project_of_the_page_works(project: Path) -> None:
                 assert "one payment for each key" in printed
         for name in ("try_transaction.py", "try_block.py"):
             run(project, f"python manage.py shell < {name}")
-    run(project, "DJANGO_SETTINGS_MODULE=shop.settings python -c 'import shop.asgi; assert callable(shop.asgi.application)'")
+    run(
+        project,
+        "DJANGO_SETTINGS_MODULE=shop.settings python -c 'import shop.asgi; assert callable(shop.asgi.application)'",
+    )
 
 
 def test_the_page_names_the_rest_framework() -> None:
