@@ -79,6 +79,13 @@ ANSWERS = {
     "file upload": "/reference/http/#uploads-streams-and-websockets",
     "postgres grant": "/howto/postgres/#grant-rights-to-the-applications-user",
     "send key from browser": "/howto/rollout/#send-keys-from-a-browser",
+    "how long are keys kept": "/reference/policy/#how-long-keys-are-kept",
+    "ttl": "/reference/policy/#how-long-keys-are-kept",
+    "restore backup": "/howto/choosing/#restore-the-store-from-an-old-backup",
+    "multi-region": "/howto/choosing/#run-in-several-regions",
+    "production": "/howto/production/",
+    "duplicate webhook": "/howto/webhooks/",
+    "AWS Lambda": "/howto/choosing/#run-on-aws-lambda",
     "crash in the middle of a charge": "/tutorial/crash-it/#1-crash-the-server-in-the-middle-of-a-charge",
 }
 """What people ask, and what the search must show first."""

@@ -106,6 +106,18 @@ def test_every_page_is_built_and_in_the_navigation(pages: dict[str, Page]) -> No
     assert len(pages) >= len(written)
 
 
+def test_no_item_of_a_numbered_list_is_read_as_text(site: Path) -> None:
+    """After an indented paragraph, a list resumes only behind an empty line. GitHub is lenient, the site is not."""
+    paragraph = re.compile(r"<p>((?:(?!</p>).)*)</p>", re.DOTALL)
+    swallowed = [
+        file.parent.name
+        for file in site.rglob("*.html")
+        for text in paragraph.findall(file.read_text())
+        if re.search(r"\n\d+\. ", text)
+    ]
+    assert swallowed == []
+
+
 def test_no_link_and_no_anchor_is_dead(site: Path, pages: dict[str, Page]) -> None:
     dead = []
     for page, path, anchor in site_links(pages):
