@@ -10,7 +10,7 @@ import pytest
 from retrysafe import RetrySafe
 from retrysafe.cli.main import main
 from retrysafe.core.jobs import Job, Stage
-from retrysafe.operators.follow_up import build_command
+from retrysafe.operators.follow_up import build_command, describe_action
 from retrysafe.operators.near_keys import MAX_CANDIDATES, NearKeys
 from retrysafe.stores.registry import open_store
 from retrysafe.testing.builders import claim
@@ -54,6 +54,21 @@ def test_a_command_that_is_named_names_the_application(
     said = capsys.readouterr()
     line = next(line for line in (said.out + said.err).splitlines() if f"retrysafe {named}" in line)
     assert ("--namespace 'shop two'" in line) == (namespace == "shop two"), line
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        ("http", "--happened [--answer FILE --status N] | --did-not-happen --because TEXT"),
+        ("operation", "--happened [--answer FILE --status N] | --did-not-happen --because TEXT"),
+        # What a function returned has no status: `keys resolve` refuses one.
+        ("function", "--happened [--answer FILE] | --did-not-happen --because TEXT"),
+        ("job", "--happened [--answer FILE] | --did-not-happen --because TEXT"),
+        ("audit", "--happened | --did-not-happen --because TEXT"),
+    ],
+)
+def test_a_command_names_only_options_that_its_kind_takes(kind: str, how: str) -> None:
+    assert describe_action("keys resolve", "5f3a9c01", "default", kind) == f"retrysafe keys resolve 5f3a9c01 --id {how}"
 
 
 def test_a_follow_up_is_one_command_for_a_shell() -> None:
@@ -127,6 +142,28 @@ def test_a_file_that_was_nearly_right_is_offered(tmp_path: Path, capsys: pytest.
         "orders.db-shm",
         "orders.db-wal",
     ]
+
+
+def test_a_name_that_was_nearly_right_is_offered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path}/app.db"
+    safe = RetrySafe(url, namespace="shop")
+    safe.migrate()
+    safe.once("charge:{order}", scope="acct-ann")(lambda order: order)(7)
+    safe.close()
+    asked = {
+        ("keys", "list", "--scope", "acct-an"): (0, "there is no record of scope 'acct-an'; did you mean 'acct-ann'?"),
+        ("keys", "list", "--namespace", "shpo"): (0, "there is no record of namespace 'shpo'; did you mean 'shop'?"),
+        ("stats", "--namespace", "shops"): (0, "there is no record of namespace 'shops'; did you mean 'shop'?"),
+        ("erase", "--scope", "Acct-ann", "--namespace", "shop", *BECAUSE): (
+            3,
+            "so nothing was erased; did you mean 'acct-ann'?",
+        ),
+        ("erase", "--scope", "bob", "--namespace", "shop", *BECAUSE): (3, "so nothing was erased\n"),
+        ("keys", "list", "--scope", "bob"): (0, "there is no record of scope 'bob': check the spelling"),
+    }
+    for words, (code, told) in asked.items():
+        assert main([*words, url]) == code
+        assert told in capsys.readouterr().err, words
 
 
 def test_near_keys_are_bounded_and_ranked() -> None:

@@ -103,6 +103,7 @@ def test_did_you_mean(capsys: pytest.CaptureFixture[str]) -> None:
     assert suggest("invalid choice: 'lst' (…)", ["list", "show"], []) == "; did you mean 'list'?"
     assert suggest("unrecognized arguments: --jsno", [], ["--json"]) == "; did you mean '--json'?"
     assert suggest("invalid choice: 'zzz'", ["list"], []) == ""
+    assert suggest("unrecognized arguments: --scope ann", [], ["--json", "--url"]) == "", "both have dashes and an o"
     for words in (["kyes", "list"], ["keys", "lst"], ["operations", "undoo", "a:b"]):
         with pytest.raises(SystemExit) as stopped:
             main(words)

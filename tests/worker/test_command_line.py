@@ -125,6 +125,8 @@ def test_a_store_that_is_away_is_reported_and_tried_again(app: App) -> None:
         ("tests.worker.app", "write MODULE:NAME"),
         ("no.such.module:safe", "no module named 'no'"),
         ("tests.worker.app:nothing", "has no 'nothing'; it has"),
+        ("tests.worker.app:saef", "tests.worker.app has no 'saef'; did you mean tests.worker.app:safe?"),
+        ("tests.worker.app:xyz", "tests.worker.app has no 'xyz'; it has safe, "),
         ("tests.worker.app:order", "is a Operation, not a RetrySafe; did you mean tests.worker.app:safe?"),
         ("tests.worker.unimportable:safe", "importing tests.worker.unimportable failed with ZeroDivisionError"),
     ],

@@ -23,6 +23,7 @@ from retrysafe.core.times import format_time
 from retrysafe.errors import StoreError, UsageError
 from retrysafe.operators.follow_up import build_command
 from retrysafe.operators.key_actions import decide_forget, is_forgotten
+from retrysafe.operators.name_check import suggest_names
 from retrysafe.operators.record_search import bound_pages, count_examined
 
 PAGE_ROWS = 200
@@ -127,8 +128,9 @@ class Eraser:
         """Raise NotFound if the scope has no record here: a receipt of nothing would look like an erasure."""
         if not self._args.after and not any(self._counts.values()):
             where = f"namespace {self._session.namespace!r}"
+            meant = suggest_names(self._session, self._session.namespace, self._args.scope)
             raise exits.NotFound(
-                f"--scope {self._args.scope!r}: {where} has no record of it, so nothing was erased",
+                f"--scope {self._args.scope!r}: {where} has no record of it, so nothing was erased{meant}",
                 "--namespace NAME names another application",
             )
 

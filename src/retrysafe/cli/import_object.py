@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from retrysafe.core.urls import safe_url
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
+
+MAX_SHOWN_NAMES = 20
 
 
 def load_safe(text: str) -> RetrySafe:
@@ -42,10 +46,19 @@ def import_object(text: str) -> Any:
     module, _, path = text.partition(":")
     for name in path.split("."):
         if not hasattr(found, name):
-            known = ", ".join(sorted(each for each in vars(found) if not each.startswith("_"))[:20]) or "nothing"
-            raise UsageError(f"{text}: {module} has no {name!r}; it has {known}")
+            raise UsageError(f"{text}: {module} has no {name!r}; {describe_names(module, name, vars(found))}")
         found = getattr(found, name)
     return found
+
+
+def describe_names(module: str, name: str, names: Mapping[str, Any]) -> str:
+    """What to write instead: a name like this one, or what is there; the RetrySafe objects first."""
+    known = sorted(each for each in names if not each.startswith("_"))
+    safes = [each for each in known if isinstance(names[each], RetrySafe)]
+    near = difflib.get_close_matches(name, safes, 1) or difflib.get_close_matches(name, known, 1)
+    if near:
+        return f"did you mean {module}:{near[0]}?"
+    return f"it has {', '.join(list(dict.fromkeys([*safes, *known]))[:MAX_SHOWN_NAMES]) or 'nothing'}"
 
 
 def _import_module(text: str) -> Any:

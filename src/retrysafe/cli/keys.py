@@ -367,7 +367,7 @@ def print_why(args: argparse.Namespace, record: Record, now: int) -> None:
         }
     )
     for action in found.actions:
-        print(f"you can    {describe_action(action, short, record.namespace)}")
+        print(f"you can    {describe_action(action, short, record.namespace, record.kind)}")
     print()
 
 

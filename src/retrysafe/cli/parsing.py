@@ -11,6 +11,7 @@ from retrysafe.stores.schemes import is_store_scheme
 
 _CHOICE = re.compile(r"invalid choice: '([^']*)'")
 _FILE = re.compile(r"unrecognized arguments: (?:.* )?([^-\s]\S*\.(db|sqlite|sqlite3|duckdb))(?: |$)")
+_ADDRESS = re.compile(r"unrecognized arguments: (?:.* )?https?://")
 _UNKNOWN = re.compile(r"unrecognized arguments: (-{1,2}[\w-]+)")
 
 
@@ -162,12 +163,19 @@ def suggest(message: str, choices: Sequence[str], options: Sequence[str]) -> str
     if file is not None:
         scheme = "duckdb" if file.group(2) == "duckdb" else "sqlite"
         return f"; a store is named by its URL: did you mean {scheme}:///{file.group(1)}?"
+    if _ADDRESS.search(message) and "--url" in options:
+        return "; an http:// address is no store: give one like sqlite:///app.db"
     wrong = _CHOICE.search(message) or _UNKNOWN.search(message)
     if wrong is None:
         return ""
     import difflib  # only for wrong input
 
-    near = difflib.get_close_matches(wrong.group(1), options if wrong.group(1).startswith("-") else choices, 1)
+    meant = wrong.group(1)
+    if meant.startswith("-"):  # the dashes are in each of them, and make short ones alike
+        near = difflib.get_close_matches(meant.lstrip("-"), [each.lstrip("-") for each in options], 1)
+        near = [each for each in options if each.lstrip("-") in near][:1]
+    else:
+        near = difflib.get_close_matches(meant, choices, 1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from retrysafe.cli import exits
+from retrysafe.cli.addresses import FAILURES, check_address, explain_failure
 from retrysafe.cli.output import format_count, print_json, print_note, print_table, shorten
 from retrysafe.cli.parsing import add_json
 from retrysafe.operators.route_usage import RouteUse, add_up, parse_census, summarize_use
@@ -62,16 +63,16 @@ def _read_text(source: str) -> str:
     if source == "-":
         return sys.stdin.read()
     if source.startswith(("http://", "https://")):
-        from urllib.error import URLError
         from urllib.request import urlopen
 
+        check_address(source)
         try:
             with urlopen(source, timeout=FETCH_TIMEOUT_SECONDS) as answer:  # noqa: S310  # the scheme was checked
-                return str(answer.read().decode())
-        except (URLError, OSError) as error:
-            raise exits.OutOfReach(f"{source}: {getattr(error, 'reason', error)}") from error
+                return str(answer.read().decode(errors="replace"))
+        except FAILURES as error:
+            raise exits.OutOfReach(f"{source}: {explain_failure(error)}") from error
     try:
-        return Path(source).read_text()
+        return Path(source).read_text(errors="replace")
     except OSError as error:
         raise exits.NotFound(f"{source}: {error.strerror}") from error
 

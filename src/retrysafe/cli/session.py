@@ -15,7 +15,7 @@ from retrysafe.engine.audit import AuditEntry
 from retrysafe.errors import UsageError
 from retrysafe.operators.errors import OutOfReach
 from retrysafe.operators.session import NO_RECORD_ID, Audit, AuditNotWritten, Reason, Session, open_on_safe
-from retrysafe.stores.registry import open_store
+from retrysafe.stores.registry import find_backend, open_store
 
 __all__ = ["NO_RECORD_ID", "Audit", "AuditNotWritten", "Session", "make_entry", "open_session", "read_reason"]
 
@@ -74,17 +74,33 @@ def quiet_drivers() -> None:
 
 
 def check_file(url: str) -> None:
-    """A command that looks or acts creates no file: a mistyped path is an error."""
+    """A command that looks or acts creates no file, and no tables in a file that has none: a mistyped path is an error.
+    Zeros of another database would look like good news."""
     scheme, _, rest = url.partition("://")
     if scheme.lower() not in FILE_SCHEMES or not rest.startswith("/"):
         return
     from urllib.parse import unquote
 
     path = Path(unquote(rest[1:].partition("?")[0]))
+    if path.is_dir() and rest[1:]:
+        raise OutOfReach(f"{str(path)!r} is a folder", "point the URL at a file in it")
     if rest[1:] and not path.is_file():
         raise OutOfReach(
             f"there is no file {str(path)!r}{suggest_file(path)}",
             f"check the path, or create the store: retrysafe migrate {safe_url(url)}",
+        )
+    check_tables(url, path)
+
+
+def check_tables(url: str, path: Path) -> None:
+    """Raise OutOfReach if this file is a database that has no tables of ours."""
+    from retrysafe.stores.sql.schema_state import LooksForTables  # only for files
+
+    backend = find_backend(url)
+    if isinstance(backend, LooksForTables) and not backend.has_tables(url):
+        raise OutOfReach(
+            f"{path} has no tables of retrysafe ({backend.names(url).bare}_…)",
+            f"check the path and ?table=, or create the store in it: retrysafe migrate {safe_url(url)}",
         )
 
 
@@ -94,7 +110,7 @@ def suggest_file(path: Path) -> str:
     from itertools import islice
 
     try:
-        names = [each.name for each in islice(path.parent.iterdir(), MAX_LISTED_FILES)]
+        names = [each.name for each in islice(path.parent.iterdir(), MAX_LISTED_FILES) if each.is_file()]
     except OSError:
         return ""
     names = [name for name in names if not name.endswith(COMPANION_ENDS)]

@@ -11,10 +11,11 @@ import os
 import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 from retrysafe.cli import exits
-from retrysafe.cli.output import print_json, print_note
+from retrysafe.cli.addresses import FAILURES, check_address, explain_failure
+from retrysafe.cli.output import format_count, print_json, print_note
 from retrysafe.cli.parsing import add_json, add_reason
 from retrysafe.cli.session import make_entry, open_session
 from retrysafe.core.fingerprint import fingerprint_body
@@ -31,6 +32,8 @@ TRIGGER_TARGET = "TRIGGER crash"
 REQUEST_TIMEOUT_SECONDS = 30.0
 MAX_PROBLEM_BYTES = 10_000
 _PROBLEM_NAME = re.compile("[a-z][a-z-]{1,40}")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 
 
 def add_parser(commands: Any) -> None:
@@ -82,6 +85,7 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
 def run_storm(args: argparse.Namespace) -> int:
     if args.times < 1 or args.at_once < 1:
         raise UsageError(f"--times {args.times} --at-once {args.at_once}: give 1 or more")
+    check_request(args)
     key = f"storm-{os.urandom(8).hex()}"
     with ThreadPoolExecutor(args.at_once) as pool:
         answers = list(pool.map(lambda _: send(args, key, args.body), range(args.times)))
@@ -89,30 +93,47 @@ def run_storm(args: argparse.Namespace) -> int:
 
 
 def run_mismatch(args: argparse.Namespace) -> int:
+    if args.times < 1:
+        raise UsageError(f"--times {args.times}: give 1 or more")
+    check_request(args)
     key = f"mismatch-{os.urandom(8).hex()}"
     bodies = [args.body, *(f'{{"retrysafe_trigger": {number}}}' for number in range(args.times))]
     return report(args, "mismatch", key, [send(args, key, body) for body in bodies])
 
 
-def send(args: argparse.Namespace, key: str, body: str) -> str:
-    """Send one request. Returns its status, with `replayed` for a replay, or the name of an error."""
-    from urllib.error import HTTPError, URLError
+class Reply(NamedTuple):
+    """What became of a request: its status, with `replayed` for a replay, or the name of an error and its reason."""
+
+    told: str
+    why: str = ""
+
+
+def check_request(args: argparse.Namespace) -> None:
+    """Raise UsageError for a request that cannot be sent."""
+    check_address(args.api)
+    for each in args.header:
+        read_header(each)
+    if not _TOKEN.fullmatch(args.method):
+        raise UsageError(f"--method {args.method!r}: write one word, like POST")
+
+
+def send(args: argparse.Namespace, key: str, body: str) -> Reply:
+    """Send one request."""
+    from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
-    if not args.api.startswith(("http://", "https://")):
-        raise UsageError(f"{args.api!r}: give the http:// address of a route")
     headers = {"content-type": "application/json", "idempotency-key": f'"{key}"'}
     headers |= dict(read_header(each) for each in args.header)
     request = Request(args.api, body.encode(), headers, method=args.method)  # noqa: S310  # the scheme was checked
     try:
         with urlopen(request, timeout=REQUEST_TIMEOUT_SECONDS) as answer:  # noqa: S310
             replayed = " replayed" if answer.headers.get("idempotent-replayed") == "true" else ""
-            return f"{answer.status}{replayed}"
+            return Reply(f"{answer.status}{replayed}")
     except HTTPError as error:
         replayed = " replayed" if error.headers.get("idempotent-replayed") == "true" else ""
-        return f"{error.code}{read_problem(error.read(MAX_PROBLEM_BYTES))}{replayed}"
-    except (URLError, OSError) as error:
-        return type(error).__name__
+        return Reply(f"{error.code}{read_problem(error.read(MAX_PROBLEM_BYTES))}{replayed}")
+    except FAILURES as error:
+        return Reply(type(error).__name__, explain_failure(error))
 
 
 def read_problem(body: bytes) -> str:
@@ -130,17 +151,21 @@ def read_header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
         raise UsageError(f"--header {text!r}: write 'Name: value'")
+    if not _TOKEN.fullmatch(name.strip()) or not _VALUE.fullmatch(value.strip()):
+        raise UsageError(f"--header {text!r}: HTTP has no such header; a value is one line of Latin letters and signs")
     return name.strip(), value.strip()
 
 
-def report(args: argparse.Namespace, what: str, key: str, answers: list[str]) -> int:
+def report(args: argparse.Namespace, what: str, key: str, replies: list[Reply]) -> int:
+    answers = [reply.told for reply in replies]
     counted = Counter(answers)
     if args.json:
         print_json({"trigger": what, "key": key, "requests": len(answers), "answers": dict(counted)})
     else:
-        print(f"{len(answers)} requests with key {key}: " + ", ".join(f"{n} × {each}" for each, n in counted.items()))
+        requests = format_count(len(answers), "request")
+        print(f"{requests} with key {key}: " + ", ".join(f"{n} × {each}" for each, n in counted.items()))
     if not any(answer[:1].isdigit() for answer in answers):
-        return exits.OUT_OF_REACH
+        raise exits.OutOfReach(f"{args.api} did not answer: {next(reply.why for reply in replies)}")
     if was_seen(what, answers):
         return exits.DONE
     wanted = "was answered with 422 mismatch" if what == "mismatch" else "was accepted"

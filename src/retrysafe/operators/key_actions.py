@@ -81,7 +81,7 @@ def decide_release(record: Record, now: int, because: str, *, owner_is_dead: boo
 
 def _build_resolve_command(record: Record) -> str:
     words = ("keys", "resolve", record.id.hex()[:16], "--id")
-    return build_command(*words, namespace=record.namespace, then="--happened | --did-not-happen")
+    return build_command(*words, namespace=record.namespace, then="--happened | --did-not-happen --because TEXT")
 
 
 def decide_forget(record: Record, now: int) -> Decision:

@@ -8,6 +8,8 @@ from retrysafe.operators.record_search import RecordSearch
 from retrysafe.operators.session import Session
 
 MAX_CHECKED_RECORDS = 10_000
+MAX_NEAR_RECORDS = 2_000
+"""How many records are read to find a name like the one that was given."""
 
 
 def describe_unknown_name(
@@ -27,4 +29,22 @@ def describe_unknown_name(
             return ""
         if search.cursor:
             told = f"{search.examined:,} records of the store were checked, and none is of {what}; there are more"
-    return f"{told}: check the spelling (`retrysafe keys list` shows the names)"
+    meant = suggest_names(session, namespace, scope)
+    return f"{told}{meant or ': check the spelling (`retrysafe keys list` shows the names)'}"
+
+
+def suggest_names(session: Session, namespace: str | None, scope: str | None) -> str:
+    """`; did you mean 'acct-ann'?`, from a bounded number of records, or nothing. With a scope it is the scope that was
+    mistyped, else the namespace."""
+    import difflib  # only where nothing was found
+
+    wrong = namespace if scope is None else scope
+    query = List(None if scope is None else namespace)
+    found = dict.fromkeys(
+        record.namespace if scope is None else record.scope
+        for record in RecordSearch(session.execute, query, MAX_NEAR_RECORDS)
+        if record.kind != AUDIT_KIND
+    )
+    names = {name.lower(): name for name in reversed(found)}
+    near = difflib.get_close_matches(str(wrong).lower(), list(names), 2)
+    return f"; did you mean {' or '.join(repr(names[each]) for each in near)}?" if near else ""

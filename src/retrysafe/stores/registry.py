@@ -95,8 +95,13 @@ def find_backend(url: str) -> Backend:
             f"{safe_url(url)!r} is a URL of SQLAlchemy: write {family}://… without {'+' + driver!r}; "
             "retrysafe brings its own drivers, and joins your session by tx="
         )
+    import difflib  # only for wrong input
+
+    near = difflib.get_close_matches(scheme, [*SCHEMES, *DISTRIBUTIONS], 1, 0.75)
+    meant = f"did you mean {near[0]}://…? The" if near else "the"
     raise StoreURLError(
-        f"no store answers to {scheme!r} in {safe_url(url)!r}; the schemes here are {', '.join(SCHEMES)}: {_EXAMPLES}"
+        f"no store answers to {scheme!r} in {safe_url(url)!r}; {meant} schemes here are {', '.join(SCHEMES)}: "
+        f"{_EXAMPLES}"
     )
 
 

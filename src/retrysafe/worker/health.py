@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,14 +28,20 @@ class Health:
     def __init__(self, worker: Worker, address: str) -> None:
         host, port = parse_address(address)
         handler = type("Handler", (_Handler,), {"worker": worker, "began": time.monotonic()})
-        self._server = ThreadingHTTPServer((host, port), handler)
+        try:
+            self._server = (_Server6 if ":" in host else ThreadingHTTPServer)((host, port), handler)
+        except OSError as error:
+            raise UsageError(
+                f"--health {address!r}: {error.strerror or error}; give each worker of a machine an address of its own "
+                "(port 0: a free one)"
+            ) from error
         self._thread = threading.Thread(target=self._server.serve_forever, name="retrysafe-health", daemon=True)
         self._thread.start()
 
     @property
     def address(self) -> str:
         host, port = self._server.server_address[:2]
-        return f"{host!s}:{port}"
+        return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
 
     def close(self) -> None:
         self._server.shutdown()
@@ -42,11 +49,17 @@ class Health:
         self._thread.join()
 
 
+class _Server6(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+
+
 def parse_address(address: str) -> tuple[str, int]:
+    """Host and port. The host of IPv6 is in brackets, as in a URL: `[::1]:8081`."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65_535:
-        raise UsageError(f"--health {address!r}: give HOST:PORT, for example 127.0.0.1:8081")
-    return host, int(port)
+    plain = host.removeprefix("[").removesuffix("]")
+    if not plain or not port.isdecimal() or int(port) > 65_535 or (":" in plain) != (host != plain):
+        raise UsageError(f"--health {address!r}: give HOST:PORT, for example 127.0.0.1:8081 or [::1]:8081")
+    return plain, int(port)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -55,6 +55,8 @@ def test_sqlite_opens_at_first_use(tmp_path: Path) -> None:
         ("app.db", "sqlite:///app.db"),
         ("", "is not a store URL"),
         ("oracle://host/db", "no store answers to 'oracle'"),
+        ("postgressql://host/db", "in 'postgressql://host/db'; did you mean postgresql://…?"),
+        ("Sqllite:///app.db", "did you mean sqlite://…?"),
         ("://", "no store answers to ''"),
         ("user:hunter2@host/db", "is not a store URL"),
         ("oracle://user:hunter2@host/db", "no store answers to 'oracle'"),

@@ -115,7 +115,10 @@ def find_withheld(visit: Visit, record: Record) -> list[str]:
 
 def list_commands(record: Record, now: int) -> list[str]:
     """The commands for what applies to this record, to be copied."""
-    return [describe_action(each, record.id.hex()[:16], record.namespace) for each in explain(record, now).actions]
+    return [
+        describe_action(each, record.id.hex()[:16], record.namespace, record.kind)
+        for each in explain(record, now).actions
+    ]
 
 
 def has_bytes(record: Record) -> bool:

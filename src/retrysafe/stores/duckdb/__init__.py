@@ -38,6 +38,11 @@ class DuckdbBackend:
     def names(self, url: str) -> TableNames:
         return parse_url(url).names
 
+    def has_tables(self, url: str) -> bool:
+        with driver_import("DuckDB", "duckdb", "duckdb"):
+            from retrysafe.stores.duckdb.file import has_tables
+        return has_tables(parse_url(url))
+
     def schema(self, url: str) -> str:
         return migrations.build_script(DIALECT, parse_url(url).names)
 

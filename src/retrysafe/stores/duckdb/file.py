@@ -28,7 +28,7 @@ from retrysafe.core.ops import Claim, ClaimReply, Op
 from retrysafe.errors import RetrySafeError, SchemaMissing, StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import BatchRefused, Plan, follow
 from retrysafe.stores.duckdb import process
-from retrysafe.stores.duckdb.dialect import DIALECT, bind_values, parse_url
+from retrysafe.stores.duckdb.dialect import DIALECT, DuckdbLocation, bind_values, parse_url
 from retrysafe.stores.duckdb.errors import Conflict, forked_error, lock_timeout_error, open_error, translate_error
 from retrysafe.stores.sql import migrations, rows, schema_state
 from retrysafe.stores.sql.dialect import Statement
@@ -45,6 +45,17 @@ RETRY_PAUSE_SECONDS = (0.001, 0.01)
 """The pause between two tries, drawn at random from this range."""
 MIN_BATCHED_CLAIMS = 2
 """From how many claims on a batch reads their records by one statement."""
+
+
+def has_tables(at: DuckdbLocation) -> bool:
+    """Whether the file has one of our tables. True, too, if it cannot be opened beside what has it open, here or in
+    another process: who opens it as a store is told why."""
+    looks = [schema_state.find_table(DIALECT, at.names, table).sql for table in schema_state.LOSSES]
+    try:
+        with duckdb.connect(at.path, read_only=True) as connection:
+            return any(connection.execute(look).fetchone() for look in looks)
+    except duckdb.Error:
+        return True
 
 
 class DuckdbFile:

@@ -40,6 +40,14 @@ class RecreatesTables(Protocol):
     def migrate(self, recreate: Collection[str] = ()) -> list[str]: ...
 
 
+@runtime_checkable
+class LooksForTables(Protocol):
+    """A backend whose store makes its own file and tables at first use. It can look for them without making them."""
+
+    def names(self, url: str) -> TableNames: ...
+    def has_tables(self, url: str) -> bool: ...
+
+
 class SchemaState(NamedTuple):
     version: int
     """0 if nothing is stored."""

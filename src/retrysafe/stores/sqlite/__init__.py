@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.names import TableNames
-from retrysafe.stores.sqlite.file import CAPABILITIES, DIALECT, SqliteFile, parse_url
+from retrysafe.stores.sqlite.file import CAPABILITIES, DIALECT, SqliteFile, has_tables, parse_url
 from retrysafe.stores.sqlite.store import AsyncSqliteStore, SqliteStore
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ class SqliteBackend:
 
     def names(self, url: str) -> TableNames:
         return parse_url(url).names
+
+    def has_tables(self, url: str) -> bool:
+        return has_tables(parse_url(url))
 
     def schema(self, url: str) -> str:
         return migrations.build_script(DIALECT, parse_url(url).names)

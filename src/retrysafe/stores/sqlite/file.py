@@ -10,16 +10,18 @@ lock does not use the time from before its wait (clock.py).
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from retrysafe.core.moves import Grant, decide_grant
 from retrysafe.core.ops import Claim, ClaimReply, Op
@@ -88,6 +90,18 @@ def parse_url(url: str) -> SqliteLocation:
     return SqliteLocation(
         path, build_names(options.get("table", DEFAULT_PREFIX)), parse_number_option(options, "timeout", 30.0)
     )
+
+
+def has_tables(at: SqliteLocation) -> bool:
+    """Whether the file has one of our tables. Other than a store, this makes nothing, and leaves the journal mode as it
+    is."""
+    where = f"file:{quote(os.path.abspath(at.path))}?mode=rw"
+    try:
+        with closing(sqlite3.connect(where, uri=True, timeout=at.timeout)) as connection:
+            looks = [schema_state.find_table(DIALECT, at.names, table).sql for table in schema_state.LOSSES]
+            return any(connection.execute(look).fetchone() for look in looks)
+    except (sqlite3.Error, UnicodeError) as error:
+        raise translate_error(error, at.path) from error
 
 
 class SqliteFile:
