@@ -46,9 +46,9 @@ WARM_UP = PIECES + 44
 def build_app(kind: str, url: str) -> Any:
     if kind == "asgi":
         return asgi_app.protected(url)
-    from benchmarks.apps.fastapi_app import ours
+    from benchmarks.apps.fastapi_app import ours_model
 
-    return ours(url)
+    return ours_model(url)
 
 
 async def drive(app: Any, which: str, calls: int, numbers: Any) -> float:

@@ -30,6 +30,7 @@ from benchmarks.in_process import call
 from benchmarks.machines import Machines, machines
 from benchmarks.ours import async_pairs
 from benchmarks.tables import Table
+from retrysafe.core.speedups import STATUS
 
 CALLERS, WARM, KEYS = 32, 128, 64
 PIECES = {"quick": 16, "default": 96, "full": 384}
@@ -68,7 +69,10 @@ class Cost(NamedTuple):
 def instructions(at: Machines, pace: Pace) -> list[Table]:
     pieces = PIECES[pace.label]
     places = [request_table(at, place, pieces) for place in APPS]
-    return [*places, framework_table(at, pieces), pair_table(at, pieces)]
+    tables = [*places, framework_table(at, pieces), pair_table(at, pieces)]
+    for table in tables:
+        table.notes.append(f"retrysafe-speedups: {STATUS}")
+    return tables
 
 
 def url_of(at: Machines, store: str, name: str) -> str:
