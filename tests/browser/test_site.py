@@ -86,6 +86,10 @@ ANSWERS = {
     "production": "/howto/production/",
     "duplicate webhook": "/howto/webhooks/",
     "AWS Lambda": "/howto/choosing/#run-on-aws-lambda",
+    "uncertain": "/howto/resolving/#find-uncertain-keys",
+    "retry-after": "/reference/http/#retry-after",
+    "key expires": "/reference/policy/#how-long-keys-are-kept",
+    "key expires?": "/reference/policy/#how-long-keys-are-kept",
     "crash in the middle of a charge": "/tutorial/crash-it/#1-crash-the-server-in-the-middle-of-a-charge",
 }
 """What people ask, and what the search must show first."""

@@ -18,19 +18,18 @@ BLOCK = re.compile(r"(?<!^<!-- no-run -->\n)^```python[ ]*\n(.*?)^```", re.MULTI
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN = [page for page in PAGES if BLOCK.search(page.read_text())]
-FIRST_HOUR = [
-    page
-    for page in RUN
-    if page.name == "README.md"
-    or page.parent.name == "tutorial"
-    or page.stem in ("fastapi", "starlette", "flask", "litestar", "quart", "asgi-wsgi", "functions")
-]
 VARIABLES = {"docs/howto/encryption.md": {"RETRYSAFE_KEY_2026_05": "05" * 32, "RETRYSAFE_KEY_2026_11": "11" * 32}}
 """By page: what its reader has set in the environment."""
 
 
 def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
+
+
+def prepare(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    for variable, value in VARIABLES.get(name(page), {}).items():
+        monkeypatch.setenv(variable, value)
 
 
 def run(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,16 +46,14 @@ def run(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("page", RUN, ids=name)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for variable, value in VARIABLES.get(name(page), {}).items():
-        monkeypatch.setenv(variable, value)
+    prepare(page, tmp_path, monkeypatch)
     run(page, monkeypatch)
 
 
-@pytest.mark.parametrize("page", FIRST_HOUR, ids=name)
+@pytest.mark.parametrize("page", RUN, ids=name)
 def test_a_newcomer_may_run_the_code_again(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first run leaves its keys in a file. A second run is not surprised by them."""
-    monkeypatch.chdir(tmp_path)
+    prepare(page, tmp_path, monkeypatch)
     for _ in range(2):
         run(page, monkeypatch)
 
