@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from retrysafe.core.ops import List
 from retrysafe.engine.audit import AUDIT_KIND
+from retrysafe.operators.follow_up import build_command
 from retrysafe.operators.record_search import RecordSearch
 from retrysafe.operators.session import Session
 
@@ -30,7 +31,8 @@ def describe_unknown_name(
         if search.cursor:
             told = f"{search.examined:,} records of the store were checked, and none is of {what}; there are more"
     meant = suggest_names(session, namespace, scope)
-    return f"{told}{meant or ': check the spelling (`retrysafe keys list` shows the names)'}"
+    listing = build_command("keys", "list")
+    return f"{told}{meant or f': check the spelling (`{listing}` shows the names)'}"
 
 
 def suggest_names(session: Session, namespace: str | None, scope: str | None) -> str:
