@@ -14,7 +14,6 @@ from retrysafe.engine.audit import AUDIT_KIND
 from retrysafe.engine.resolving import RESULT_KINDS
 from retrysafe.operators.record_search import DEFAULT_NAMESPACE
 
-
 APP_PLACEHOLDER = "MODULE:SAFE"
 
 
