@@ -256,6 +256,29 @@ def test_a_name_that_was_nearly_right_is_offered(tmp_path: Path, capsys: pytest.
         assert told in capsys.readouterr().err, words
 
 
+@pytest.mark.parametrize("words", [("keys", "why"), ("keys", "show"), ("keys", "forget", *BECAUSE)])
+def test_a_key_that_is_not_found_may_be_in_a_scope_like_that(
+    tmp_path: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path}/app.db"
+    safe = RetrySafe(url)
+    safe.migrate()
+    for scope in ("acct-ann", "tests.charge"):
+        safe.once("charge:{order}", scope=scope)(lambda order: order)(7)
+    safe.close()
+    told = {
+        "acct-an": "; did you mean the scope 'acct-ann'?",
+        "Tests.Charge": "; did you mean the scope 'tests.charge'?",
+    }
+    for scope, meant in told.items():
+        assert main([*words, "charge:{7}", "--scope", scope, url]) == 3
+        assert meant in capsys.readouterr().err
+    # Nothing is like it; and a scope that there is was not mistyped.
+    for scope in ("quite other", "acct-ann"):
+        assert main([*words, "charge:{999}", "--scope", scope, url]) == 3
+        assert "did you mean" not in capsys.readouterr().err
+
+
 def test_near_keys_are_bounded_and_ranked() -> None:
     near, store = NearKeys("charge:7"), open_store("memory://")
     one = store.execute(claim("any")).record
