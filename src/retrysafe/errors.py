@@ -56,7 +56,7 @@ from typing import Any, ClassVar, Literal
 
 from retrysafe.core.deprecation import renamed_names
 from retrysafe.core.times import SECOND_MICROS, format_time
-from retrysafe.core.urls import safe_url
+from retrysafe.core.urls import name_url
 
 Blame = Literal["client", "developer", "operator", "nobody"]
 
@@ -473,7 +473,7 @@ class SchemaMissing(StoreError):
     anchor = "schema-missing"
 
     def __init__(self, found: str, url: str) -> None:
-        super().__init__(f"{found}; create or upgrade the tables with: retrysafe migrate {safe_url(url)}")
+        super().__init__(f"{found}; create or upgrade the tables with: retrysafe migrate {name_url(url)}")
 
 
 class SchemaRefused(StoreError):

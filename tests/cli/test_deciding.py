@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,8 @@ from retrysafe.core.states import State
 from retrysafe.core.trace_context import encode_traceparent
 from retrysafe.engine.codecs import JsonCodec
 from retrysafe.engine.sealing import Sealer
-from retrysafe.errors import CorruptRecord
+from retrysafe.errors import CorruptRecord, StoreUnavailable
+from retrysafe.operators.session import describe_left_open
 from retrysafe.stores.base import Store
 from retrysafe.stores.registry import open_store
 from retrysafe.testing import builders
@@ -55,6 +57,47 @@ def answer_file(tmp_path: Path) -> str:
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 1) -> str:
     assert main(arguments) == code
     return capsys.readouterr().err
+
+
+# The audit row ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "result"),
+    [
+        ("http", ("--happened", "--answer", "FILE", "--status", "201"), {"after": "completed", "status": 201}),
+        ("http", ("--happened", "--answer", "FILE"), {"after": "completed", "status": 200}),
+        # Nobody has an answer, or it has no status: the row names none.
+        ("http", ("--happened",), {"after": "completed"}),
+        ("http", ("--did-not-happen",), {"after": "released"}),
+        ("function", ("--happened", "--answer", "FILE"), {"after": "completed"}),
+    ],
+)
+def test_the_audit_row_of_a_resolution_has_the_status_that_was_stored(
+    url: str,
+    store: Store,
+    answer_file: str,
+    kind: Any,
+    how: tuple[str, ...],
+    result: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store.execute(builders.claim("order-7", kind=kind, lease=0, now=None))
+    words = (answer_file if word == "FILE" else word for word in how)
+    assert main(("keys", "resolve", "order-7", *words, "--because", "in their list", url)) == 0
+    capsys.readouterr()
+    main(("audit", "--json", url))
+    row = json.loads(capsys.readouterr().out)
+    assert row["result"] == result
+    assert "ch_7" not in json.dumps(row), "an audit row holds no body (S28)"
+
+
+def test_a_status_is_not_told_as_a_number_of_records() -> None:
+    """A row that could not be ended says how far the command came."""
+    audit: Any = SimpleNamespace(result={"after": "completed", "status": 201}, id="ab" * 32, advice="look")
+    assert describe_left_open(audit, StoreUnavailable("gone"), done=True).startswith(
+        "the work was done; audit row abab"
+    )
 
 
 # Functions ----------------------------------------------------------------------------------------

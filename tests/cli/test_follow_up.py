@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 from pathlib import Path
 
@@ -10,8 +12,9 @@ import pytest
 from retrysafe import RetrySafe
 from retrysafe.cli.main import main
 from retrysafe.core.jobs import Job, Stage
-from retrysafe.operators.follow_up import build_command, describe_action
+from retrysafe.operators.follow_up import build_command, describe_action, name_store
 from retrysafe.operators.near_keys import MAX_CANDIDATES, NearKeys
+from retrysafe.stores.diagnosis import Diagnosis, bad
 from retrysafe.stores.registry import open_store
 from retrysafe.testing.builders import claim
 
@@ -78,6 +81,93 @@ def test_a_follow_up_is_one_command_for_a_shell() -> None:
     ]  # fmt: skip
 
 
+# The store that was given as an argument ----------------------------------------------------------
+
+
+def find_commands(said: str) -> list[str]:
+    """Every whole command that this text tells its reader to give, up to the options that the reader chooses."""
+    return [found.strip(" `") for found in re.findall(r"retrysafe (?:[a-z-]+ )+[^`;\n]*", said)]
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("keys", "why", "guard"), "keys resolve"),
+        (("keys", "why", "nosuch"), "keys list"),
+        (("keys", "show", "nosuch"), "keys list"),
+        (("keys", "list", "--scope", "quite other"), "keys list"),
+        (("stats", "--namespace", "quite other"), "keys list"),
+        (("keys", "release", "guard", "--scope", "acme", *BECAUSE), "keys resolve"),
+        (("keys", "forget", "nosuch", *BECAUSE), "keys list"),
+        (("outbox", "retry", "ffffffff", *BECAUSE), "outbox list --dead"),
+        (("erase", "--scope", "acme", *BECAUSE), "keys list --scope acme"),
+        (("trigger", "crash", "--lease", "1", *BECAUSE), "keys resolve"),
+    ],
+)
+def test_a_command_that_is_named_names_the_store_that_was_an_argument(
+    url: str,
+    words: tuple[str, ...],
+    named: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It can be pasted: without its store it would ask which store."""
+    monkeypatch.setenv("COLUMNS", "500")
+    for given, environ, shown in ((url, "", True), (f"--url={url}", "sqlite:///other.db", True), ("", url, False)):
+        monkeypatch.setenv("RETRYSAFE_URL", environ)
+        main([*words, *filter(None, [given])])
+        said = capsys.readouterr()
+        command = next(each for each in find_commands(said.out + said.err) if each.startswith(f"retrysafe {named}"))
+        assert (url in shlex.split(command)) == shown, command
+
+
+def test_a_command_that_is_named_works_as_it_is_pasted(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("RETRYSAFE_URL", raising=False)
+    assert main(["keys", "why", "guard", "--namespace", "shop two", url]) == 0
+    command = next(iter(find_commands(capsys.readouterr().out)))
+    chosen = command.replace("--happened [--answer FILE --status N] | --did-not-happen", "--did-not-happen")
+    assert main(shlex.split(chosen.replace("TEXT", "'it was not charged'"))[1:]) == 0
+    assert "released  guard" in capsys.readouterr().out
+
+
+def test_the_password_of_a_store_is_not_in_a_command() -> None:
+    with name_store(url="postgresql://shop:hunter2@db/shop"):
+        assert build_command("keys", "why", "a") == "retrysafe keys why a URL"
+    with name_store(url="postgresql://shop@db/shop?table=a b"):
+        assert build_command("keys", "why", "a") == "retrysafe keys why a 'postgresql://shop@db/shop?table=a b'"
+    assert build_command("keys", "why", "a") == "retrysafe keys why a"
+
+
+def test_a_command_that_is_named_names_the_application_object_that_was_an_argument() -> None:
+    with name_store(app="shop:safe"):
+        assert build_command("keys", "why", "a") == "retrysafe keys why a --app shop:safe"
+        resume = describe_action("operations resume", "5f3a9c01", "default", "operation")
+        assert resume == "retrysafe operations resume shop:safe 5f3a9c01 --id --because TEXT"
+    with name_store(url="sqlite:///app.db"):  # these need the code, not the store
+        resume = describe_action("operations resume", "5f3a9c01", "default", "operation")
+        assert resume == "retrysafe operations resume MODULE:SAFE 5f3a9c01 --id --because TEXT"
+
+
+@pytest.mark.parametrize("environ", [True, False])
+def test_the_doctor_names_the_store_that_was_an_argument(
+    tmp_path: Path, environ: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path}/app.db"
+    bare = Diagnosis("SQLite", (bad("table", "missing", "best-effort", "why", "retrysafe migrate URL"),))
+    monkeypatch.setattr("retrysafe.cli.doctor.diagnose_store", lambda url: bare)
+    monkeypatch.setattr("retrysafe.cli.doctor.check_file", lambda url: None)
+    monkeypatch.setenv("RETRYSAFE_URL", url if environ else "")
+    main(["doctor", *([] if environ else [url])])
+    assert capsys.readouterr().out.splitlines()[-1].split("fix:  ")[1] == (
+        "retrysafe migrate" if environ else f"retrysafe migrate {url}"
+    )
+    if not environ:
+        main(["doctor", "postgresql://shop:hunter2@db/shop", "--json"])
+        assert json.loads(capsys.readouterr().out)["findings"][0]["fix"] == "retrysafe migrate URL"
+
+
 # Near keys ----------------------------------------------------------------------------------------
 
 
@@ -121,11 +211,11 @@ def test_a_part_of_a_key_is_enough_to_be_told_the_whole(tmp_path: Path, capsys: 
     safe.close()
     assert main(["keys", "why", "order-7", url]) == 3
     told = capsys.readouterr().err
-    assert "did you mean 'charge:{\"order-7\"}' or 'charge:{\"order-78\"}'? `retrysafe keys list`" in told
+    assert f"did you mean 'charge:{{\"order-7\"}}' or 'charge:{{\"order-78\"}}'? `retrysafe keys list {url}`" in told
     assert main(["keys", "why", "or", url]) == 3
     assert "did you mean" not in capsys.readouterr().err, "two letters are in too many keys"
     assert main(["keys", "why", "nothing like it", url]) == 3
-    assert "no key 'nothing like it'; `retrysafe keys list` lists the keys" in capsys.readouterr().err
+    assert f"no key 'nothing like it'; `retrysafe keys list {url}` lists the keys" in capsys.readouterr().err
 
 
 def test_a_file_that_was_nearly_right_is_offered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,6 +254,29 @@ def test_a_name_that_was_nearly_right_is_offered(tmp_path: Path, capsys: pytest.
     for words, (code, told) in asked.items():
         assert main([*words, url]) == code
         assert told in capsys.readouterr().err, words
+
+
+@pytest.mark.parametrize("words", [("keys", "why"), ("keys", "show"), ("keys", "forget", *BECAUSE)])
+def test_a_key_that_is_not_found_may_be_in_a_scope_like_that(
+    tmp_path: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path}/app.db"
+    safe = RetrySafe(url)
+    safe.migrate()
+    for scope in ("acct-ann", "tests.charge"):
+        safe.once("charge:{order}", scope=scope)(lambda order: order)(7)
+    safe.close()
+    told = {
+        "acct-an": "; did you mean the scope 'acct-ann'?",
+        "Tests.Charge": "; did you mean the scope 'tests.charge'?",
+    }
+    for scope, meant in told.items():
+        assert main([*words, "charge:{7}", "--scope", scope, url]) == 3
+        assert meant in capsys.readouterr().err
+    # Nothing is like it; and a scope that there is was not mistyped.
+    for scope in ("quite other", "acct-ann"):
+        assert main([*words, "charge:{999}", "--scope", scope, url]) == 3
+        assert "did you mean" not in capsys.readouterr().err
 
 
 def test_near_keys_are_bounded_and_ranked() -> None:

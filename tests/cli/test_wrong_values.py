@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -67,6 +68,23 @@ TEXTS = (
     ("keys", "resolve", "lost", "--did-not-happen", *BECAUSE, "--by", "\udcff"),
     ("erase", "--scope", "\udcff", *BECAUSE),
 )
+
+
+def test_a_demo_on_a_port_in_use(tmp_path: Path) -> None:
+    """It is said before anything is begun: no process is started, and `--reset` deletes nothing."""
+    kept = tmp_path / "demo-data" / "shop.db"
+    kept.parent.mkdir()
+    kept.touch()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = ["demo", "--reset", "--data", str(kept.parent), "--port", str(port)]
+        done = subprocess.run(
+            [sys.executable, "-m", "retrysafe", *words], capture_output=True, text=True, timeout=180, check=False
+        )
+    told = f"retrysafe: --port {port}: Address already in use; give another port\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+    assert [each.name for each in kept.parent.iterdir()] == ["shop.db"]
+    assert kept.stat().st_size == 0
 
 
 @pytest.mark.parametrize("words", [("operations", "list"), ("worker",)], ids=" ".join)

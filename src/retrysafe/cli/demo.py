@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,13 @@ def run(args: argparse.Namespace) -> int:
             __import__(name)
         except ImportError as error:
             raise MissingDriver("demo", name, "demo", "`retrysafe demo`") from error
+    from retrysafe.demo.front import bind_port
+
+    with bind_port(args.port) as listener:  # before anything is deleted or started
+        return serve_on(listener, args)
+
+
+def serve_on(listener: socket.socket, args: argparse.Namespace) -> int:
     from retrysafe.demo.front import serve
 
     if args.reset:
@@ -44,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     args.data.mkdir(parents=True, exist_ok=True)
     store = args.store or f"sqlite:///{args.data.resolve() / 'shop.db'}"
     prepare_store(store)
-    return serve(args.data, store, args.port)
+    return serve(args.data, store, listener)
 
 
 def prepare_store(url: str) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from typing import Any
 
 from retrysafe.cli.import_object import import_object
 from retrysafe.cli.output import print_line, print_table
 from retrysafe.cli.session import check_file
-from retrysafe.cli.settings import require_url
+from retrysafe.cli.settings import read_setting, require_url
+from retrysafe.core.urls import name_url
 from retrysafe.errors import UsageError
 from retrysafe.operators.store_doctor import diagnose_store
 from retrysafe.stores.diagnosis import LABELS, Diagnosis, Finding, Label, worst_label
@@ -18,6 +20,8 @@ from retrysafe.stores.registry import safe_url
 from retrysafe.stores.sql.schema_doctor import SCHEMA_SETTING
 
 EXIT_BELOW_REQUIRED = 1
+MIGRATE = "retrysafe migrate URL"
+"""How the diagnosis of a store names the command that makes its tables."""
 
 
 def add_parser(commands: Any) -> None:
@@ -44,12 +48,21 @@ def run(args: argparse.Namespace) -> int:
     where = args.jobs if args.jobs is not None else require_url(args)
     if "://" in where:
         check_file(where)
-    found = diagnose_store(where) if "://" in where else diagnose_jobs(where)
+    found = name_in_fixes(diagnose_store(where), args) if "://" in where else diagnose_jobs(where)
     if not args.json and sys.stdout.isatty():
         print_findings(found, safe_url(where))
     else:
         print(format_json(found) if args.json else "\n".join(format_table(found, safe_url(where))))
     return find_code(found, args.require)
+
+
+def name_in_fixes(found: Diagnosis, args: argparse.Namespace) -> Diagnosis:
+    """The diagnosis with fixes that can be copied: they name the store if it was an argument."""
+    given = read_setting(args, "url")
+    words = ["retrysafe", "migrate", *([name_url(given.value)] if given.source == "argument" else [])]
+    return found._replace(
+        findings=tuple(one._replace(fix=one.fix.replace(MIGRATE, shlex.join(words))) for one in found.findings)
+    )
 
 
 def find_code(found: Diagnosis, required: Label) -> int:

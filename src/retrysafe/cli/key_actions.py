@@ -39,6 +39,7 @@ from retrysafe.operators.key_actions import (
     make_release,
     make_resolve,
 )
+from retrysafe.operators.name_check import suggest_scope
 from retrysafe.operators.record_search import RecordFinder, RecordQuery
 from retrysafe.operators.resolutions import DEFAULT_CONTENT_TYPE, DEFAULT_STATUS, GivenAnswer, decide_answer
 from retrysafe.operators.session import LeftOpen
@@ -199,7 +200,8 @@ def find_one(args: argparse.Namespace, session: Session) -> Record:
 def no_key_error(args: argparse.Namespace, session: Session, finder: RecordFinder) -> NotFound:
     """There is no such key here. Names everything that was looked for, and the application that has the id."""
     scope = "" if args.scope is None else f" in scope {args.scope!r}"
-    told = f"{args.key!r} names 0 keys of namespace {session.namespace!r}{scope}{finder.near.describe()}"
+    meant = finder.near.describe() or suggest_scope(session, session.namespace, args.scope)
+    told = f"{args.key!r} names 0 keys of namespace {session.namespace!r}{scope}{meant}"
     elsewhere = sorted(find_namespaces_of_id(session, args.key))
     if elsewhere:
         return NotFound(told, f"its id is one of another application: give --namespace {shlex.quote(elsewhere[0])}")

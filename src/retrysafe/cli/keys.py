@@ -35,7 +35,7 @@ from retrysafe.engine.sealing import SEALED_HEADERS
 from retrysafe.engine.why import explain, is_run, state_for_people
 from retrysafe.errors import StoreError, UsageError
 from retrysafe.operators.follow_up import build_command, describe_action
-from retrysafe.operators.name_check import describe_unknown_name
+from retrysafe.operators.name_check import describe_unknown_name, suggest_scope
 from retrysafe.operators.near_keys import NearKeys
 from retrysafe.operators.record_search import (
     DEFAULT_NAMESPACE,
@@ -321,7 +321,7 @@ def find_and(args: argparse.Namespace, session: Session, show: Any) -> int:
     if finder.next_cursor:
         print_note(describe_unfinished_search(finder))
     elif not shown:
-        raise exits.NotFound(describe_not_found(args, find_namespace(args, session), finder.near))
+        raise exits.NotFound(describe_not_found(args, session, finder.near))
     return exits.DONE if shown else exits.NOT_FOUND
 
 
@@ -378,15 +378,16 @@ def describe_unfinished_search(finder: RecordFinder) -> str:
     )
 
 
-def describe_not_found(args: argparse.Namespace, namespace: str | None, near: NearKeys) -> str:
-    namespace = namespace or DEFAULT_NAMESPACE
-    joint = "" if near.find() else ";"  # after a question mark there is none
+def describe_not_found(args: argparse.Namespace, session: Session, near: NearKeys) -> str:
+    namespace = find_namespace(args, session) or DEFAULT_NAMESPACE
+    meant = near.describe() or suggest_scope(session, namespace, args.scope)
+    joint = "" if meant else ";"  # after a question mark there is none
     if args.scope is None:
         after = f" after {args.after}" if args.after else ""
         listing = build_command("keys", "list", namespace=namespace)
-        return f"no key {args.key!r}{after}{near.describe()}{joint} `{listing}` lists the keys"
+        return f"no key {args.key!r}{after}{meant}{joint} `{listing}` lists the keys"
     return (
-        f"no key {args.key!r} in scope {args.scope!r} of namespace {namespace!r}{near.describe()}{joint} give "
+        f"no key {args.key!r} in scope {args.scope!r} of namespace {namespace!r}{meant}{joint} give "
         "--namespace for another application, or leave out --scope to search all records"
     )
 

@@ -14,7 +14,7 @@ from retrysafe.cli.import_object import load_safe
 from retrysafe.cli.keys import describe_state
 from retrysafe.cli.output import make_progress_reporter, print_json, print_line, print_note, print_table
 from retrysafe.cli.parsing import add_json, add_reason
-from retrysafe.cli.session import NO_RECORD_ID, quiet_drivers, read_reason
+from retrysafe.cli.session import NO_RECORD_ID, name_given_store, quiet_drivers, read_reason
 from retrysafe.cli.settings import require_app
 from retrysafe.core.moves import is_submitted
 from retrysafe.core.ops import Lookup
@@ -142,7 +142,8 @@ def open_application(args: argparse.Namespace) -> Iterator[RetrySafe]:
     quiet_drivers()
     safe = load_safe(require_app(args))
     try:
-        yield safe
+        with name_given_store(args):
+            yield safe
     finally:
         safe.close()
 

@@ -55,5 +55,9 @@ def report_lost_output(args: Any, error: OSError) -> int:
     drop_output()
     print_error(f"retrysafe: the output could not be written: {error.strerror}")
     if getattr(args, "because", None):
-        print_error("hint: the work is done; `retrysafe audit` shows what was changed")
+        from retrysafe.cli.session import name_given_store  # only where the output was lost
+        from retrysafe.operators.follow_up import build_command
+
+        with name_given_store(args):
+            print_error(f"hint: the work is done; `{build_command('audit')}` shows what was changed")
     return REFUSED

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from retrysafe.cli.settings import read_setting, require_url
-from retrysafe.core.urls import safe_url
+from retrysafe.core.urls import name_url, safe_url
 from retrysafe.engine.audit import AuditEntry
 from retrysafe.errors import UsageError
 from retrysafe.operators.errors import OutOfReach
+from retrysafe.operators.follow_up import name_store
 from retrysafe.operators.session import NO_RECORD_ID, Audit, AuditNotWritten, Reason, Session, open_on_safe
 from retrysafe.stores.registry import find_backend, open_store
 
@@ -32,9 +33,19 @@ def open_session(args: argparse.Namespace) -> Iterator[Session]:
     """The store of a command, closed at its end."""
     session = _open_app(args) if read_app(args) else _open_url(args)
     try:
-        yield session
+        with name_given_store(args):
+            yield session
     finally:
         session.close()
+
+
+def name_given_store(args: argparse.Namespace) -> AbstractContextManager[None]:
+    """Commands that are suggested name the store or the application that was an argument of this one. What settings or
+    a framework name is found without."""
+    url, app = (
+        "" if name in getattr(args, "defaults", ()) else getattr(args, name, None) or "" for name in ("url", "app")
+    )
+    return name_store("" if app else url, app)
 
 
 def read_app(args: argparse.Namespace) -> str:
@@ -87,7 +98,7 @@ def check_file(url: str) -> None:
     if rest[1:] and not path.is_file():
         raise OutOfReach(
             f"there is no file {str(path)!r}{suggest_file(path)}",
-            f"check the path, or create the store: retrysafe migrate {safe_url(url)}",
+            f"check the path, or create the store: retrysafe migrate {name_url(url)}",
         )
     check_tables(url, path)
 
@@ -100,7 +111,7 @@ def check_tables(url: str, path: Path) -> None:
     if isinstance(backend, LooksForTables) and not backend.has_tables(url):
         raise OutOfReach(
             f"{path} has no tables of retrysafe ({backend.names(url).bare}_…)",
-            f"check the path and ?table=, or create the store in it: retrysafe migrate {safe_url(url)}",
+            f"check the path and ?table=, or create the store in it: retrysafe migrate {name_url(url)}",
         )
 
 

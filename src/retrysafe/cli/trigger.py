@@ -207,10 +207,10 @@ def run_crash(args: argparse.Namespace) -> int:
         with session.act(make_entry(args, "trigger crash", (found.hex(),))) as audit:
             session.execute(claim)
             audit.result = {"lease_seconds": args.lease}
+        words = ("keys", "resolve", key, "--scope", TRIGGER_SCOPE)
+        resolve = build_command(*words, namespace=session.namespace, then="--did-not-happen")
     if unknown:
         print_note(f"{unknown}. If nobody watches this namespace, no alert will fire")
-    words = ("keys", "resolve", key, "--scope", TRIGGER_SCOPE)
-    resolve = build_command(*words, namespace=session.namespace, then="--did-not-happen")
     if args.json:
         print_json({"trigger": "crash", "key": key, "scope": TRIGGER_SCOPE, "id": found.hex(), "resolve": resolve})
     else:

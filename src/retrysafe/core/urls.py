@@ -28,6 +28,11 @@ def safe_url(url: str) -> str:
     return "".join(map(_mask_option, _SEPARATOR.split(_QUOTED.sub(_join_quoted, shown))))
 
 
+def name_url(url: str) -> str:
+    """The URL as a command names it that is to be copied, or `URL` if it has a secret."""
+    return url if safe_url(url) == url else "URL"
+
+
 def redact_secrets(text: str, url: str) -> str:
     """A driver's message about this URL, without the URL's secrets. A parser that takes a password for a port quotes
     it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
@@ -20,6 +21,7 @@ from retrysafe.demo.key_view import describe_record, make_console
 from retrysafe.demo.network import DemoNetwork
 from retrysafe.demo.supervisor import Supervisor
 from retrysafe.engine.safe import RetrySafe
+from retrysafe.errors import UsageError
 
 NAMESPACE = "demo"
 STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".html": "text/html"}
@@ -147,10 +149,23 @@ class FrontServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(folder: Path, store: str, port: int) -> int:
+def bind_port(port: int) -> socket.socket:
+    """The socket of the demo, before anything is started. It takes connections once the server listens on it."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+    except OSError as error:
+        listener.close()
+        raise UsageError(f"--port {port}: {error.strerror or error}; give another port") from error
+    return listener
+
+
+def serve(folder: Path, store: str, listener: socket.socket) -> int:
+    port = listener.getsockname()[1]
     front = Front(folder, store, port)
     ready = f"the demo is at http://{HOST}:{port}  (its data is in {folder}/; Ctrl-C stops it)"
     server = FrontServer(uvicorn.Config(make_front(front), host=HOST, port=port, log_level="warning"), front, ready)
     with suppress(KeyboardInterrupt):
-        server.run()
+        server.run(sockets=[listener])
     return 0 if server.started else 1

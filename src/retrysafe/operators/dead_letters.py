@@ -12,7 +12,7 @@ from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.core.times import age_seconds
 from retrysafe.engine.why import DEAD_LETTER
-from retrysafe.operators.follow_up import build_command
+from retrysafe.operators.follow_up import APP_PLACEHOLDER, build_command
 from retrysafe.operators.outbox import iter_jobs
 from retrysafe.operators.record_search import iter_records
 from retrysafe.operators.session import Session
@@ -42,7 +42,7 @@ def iter_letters(session: Session, namespace: str | None, limit: int) -> Iterato
             "age_seconds": age_seconds(record.started, now),
             "why": record.note,
             "do": build_command(
-                "operations", "resume", "MODULE:SAFE", record.id.hex()[:16], "--id", then="--because TEXT"
+                "operations", "resume", APP_PLACEHOLDER, record.id.hex()[:16], "--id", then="--because TEXT"
             ),
         }
 

@@ -12,7 +12,7 @@ from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import SETTLED, State
 from retrysafe.core.times import format_time
 from retrysafe.engine.audit import AUDIT_KIND
-from retrysafe.engine.resolving import WITHOUT_ANSWER, advise_on_settled, convert_to_result
+from retrysafe.engine.resolving import RESULT_KINDS, WITHOUT_ANSWER, advise_on_settled, convert_to_result
 from retrysafe.engine.sealing import is_sealed
 from retrysafe.engine.why import state_for_people
 from retrysafe.errors import NotUncertain, StoreError, UsageError
@@ -179,8 +179,17 @@ def act_on_record(
             after = session.execute(Lookup(record.id)).record or record
         except StoreError as error:
             raise LeftOpen(audit, error, done=True) from error
-        audit.result = {"after": after.state.value}
+        audit.result = {"after": after.state.value, **summarize_answer(record, decision.op)}
     return ActedRecord(after, audit.id)
+
+
+def summarize_answer(record: Record, op: Any) -> dict[str, Any]:
+    """What the audit row says of the answer that an action stores: its status. Pure. What a function returned has
+    none."""
+    answer = op.answer if isinstance(op, Resolve) else None
+    if answer is None or answer.gone or record.kind in RESULT_KINDS:
+        return {}
+    return {"status": answer.status}
 
 
 def changed_error(session: Session, record: Record) -> ChangedUnderneath:

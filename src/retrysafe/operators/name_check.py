@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from retrysafe.core.keys import observed_namespace
 from retrysafe.core.ops import List
 from retrysafe.engine.audit import AUDIT_KIND
+from retrysafe.operators.follow_up import build_command
 from retrysafe.operators.record_search import RecordSearch
 from retrysafe.operators.session import Session
 
@@ -30,12 +32,33 @@ def describe_unknown_name(
         if search.cursor:
             told = f"{search.examined:,} records of the store were checked, and none is of {what}; there are more"
     meant = suggest_names(session, namespace, scope)
-    return f"{told}{meant or ': check the spelling (`retrysafe keys list` shows the names)'}"
+    listing = build_command("keys", "list")
+    return f"{told}{meant or f': check the spelling (`{listing}` shows the names)'}"
 
 
 def suggest_names(session: Session, namespace: str | None, scope: str | None) -> str:
     """`; did you mean 'acct-ann'?`, from a bounded number of records, or nothing. With a scope it is the scope that was
     mistyped, else the namespace."""
+    near = find_near_names(session, namespace, scope)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def suggest_scope(session: Session, namespace: str, scope: str | None) -> str:
+    """For a key that was not found: `; did you mean the scope 'acct-ann'?`. Nothing if a record has the scope that was
+    given, or no other is like it. It reads a bounded number of records."""
+    if scope is None:
+        return ""
+    for own in (namespace, observed_namespace(namespace)):
+        query = List(own, scope=scope, examine=MAX_CHECKED_RECORDS)
+        if any(record.kind != AUDIT_KIND for record in RecordSearch(session.execute, query, MAX_CHECKED_RECORDS)):
+            return ""
+    near = [each for each in find_near_names(session, namespace, scope) if each != scope]
+    return f"; did you mean the scope {' or '.join(map(repr, near))}?" if near else ""
+
+
+def find_near_names(session: Session, namespace: str | None, scope: str | None) -> list[str]:
+    """At most two names of records that are like the one that was mistyped: the scope if there is one, else the
+    namespace."""
     import difflib  # only where nothing was found
 
     wrong = namespace if scope is None else scope
@@ -46,5 +69,4 @@ def suggest_names(session: Session, namespace: str | None, scope: str | None) ->
         if record.kind != AUDIT_KIND
     )
     names = {name.lower(): name for name in reversed(found)}
-    near = difflib.get_close_matches(str(wrong).lower(), list(names), 2)
-    return f"; did you mean {' or '.join(repr(names[each]) for each in near)}?" if near else ""
+    return [names[each] for each in difflib.get_close_matches(str(wrong).lower(), list(names), 2)]

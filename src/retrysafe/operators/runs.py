@@ -22,7 +22,7 @@ from retrysafe.operations.operation import Operation
 from retrysafe.operations.run import read_journal
 from retrysafe.operators import record_search
 from retrysafe.operators.errors import ChangedUnderneath, NotFound, Refused
-from retrysafe.operators.follow_up import build_command
+from retrysafe.operators.follow_up import APP_PLACEHOLDER, build_command
 from retrysafe.operators.record_search import ID_DIGITS, RecordQuery, RecordSearch, Report, cursor_before
 from retrysafe.operators.session import Reason, Session
 
@@ -232,7 +232,8 @@ def find_run(
                 "more: give its id, as `operations list` shows it, and --id"
             )
     if not found:
-        raise NotFound(f"{wanted!r} names 0 runs", "`retrysafe operations list MODULE:SAFE` lists them")
+        listing = build_command("operations", "list", APP_PLACEHOLDER)
+        raise NotFound(f"{wanted!r} names 0 runs", f"`{listing}` lists them")
     if len(found) != 1:
         which = "; ".join(f"{each.id.hex()[:16]} ({each.target}, {each.scope})" for each in list(found.values())[:10])
         raise UsageError(

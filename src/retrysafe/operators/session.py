@@ -118,7 +118,8 @@ class LeftOpen(OutOfReach):
 
 
 def describe_left_open(audit: Audit, error: StoreError, *, done: bool) -> str:
-    so_far = ", ".join(f"{name} {value}" for name, value in audit.result.items() if type(value) is int and value)
+    counts = {name: value for name, value in audit.result.items() if type(value) is int and name != "status"}
+    so_far = ", ".join(f"{name} {value}" for name, value in counts.items() if value)
     if done:
         known = "the work was done"
     elif isinstance(error, StoreUnclear):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from retrysafe.core.jobs import Namespaces
 from retrysafe.core.keys import OBSERVED_PREFIX
+from retrysafe.core.urls import name_url
 from retrysafe.errors import StoreError
 from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, diagnose
-from retrysafe.stores.registry import find_backend, open_store, safe_url
+from retrysafe.stores.registry import find_backend, open_store
 
 
 def diagnose_store(url: str) -> Diagnosis:
@@ -32,5 +33,5 @@ def find_unnamed_jobs(url: str) -> Finding | None:
         return None
     jobs = "1 staged job belongs" if seen.unnamed == 1 else f"{seen.unnamed} staged jobs belong"
     why = f"{jobs} to no application, and the store is used by {', '.join(applications)}: no worker publishes it"
-    fix = f"retrysafe outbox assign {safe_url(url)} --namespace NAME --because TEXT --yes"
+    fix = f"retrysafe outbox assign {name_url(url)} --namespace NAME --because TEXT --yes"
     return bad("outbox", seen.unnamed, "exactly-once-capable", why, fix, invariant="I34")
