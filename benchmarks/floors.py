@@ -228,28 +228,33 @@ async def asyncmy_pairs(url: str) -> AsyncIterator[Work]:
 
 @contextmanager
 def pymysql_threads(url: str) -> Iterator[Callable[[], Any]]:
-    """A connection for each thread."""
-    import threading
-
+    """A connection for each caller. Each slice has new threads, which take over the connections of the last."""
     import pymysql
 
     at = mysql_address(url)
-    own = threading.local()
+    free: list[Any] = []
     opened: list[Any] = []
 
-    def write(text: str, *values: bytes) -> int:
-        if not hasattr(own, "connection"):
-            own.connection = pymysql.connect(autocommit=True, binary_prefix=True, **at)
-            opened.append(own.connection)
-        with own.connection.cursor() as cursor:
+    def connect() -> Any:
+        opened.append(pymysql.connect(autocommit=True, binary_prefix=True, **at))
+        return opened[-1]
+
+    def write(connection: Any, text: str, *values: bytes) -> int:
+        with connection.cursor() as cursor:
             return int(cursor.execute(text, values or None))
 
-    write(_MYSQL_CREATE)
+    free.append(connect())
+    write(free[0], _MYSQL_CREATE)
 
     def pair() -> None:
         key, token = name_and_token()
-        assert write(_MYSQL_INSERT, key, token) == 1
-        assert write(_MYSQL_UPDATE, BODY, key, token) == 1
+        try:
+            connection = free.pop()
+        except IndexError:
+            connection = connect()
+        assert write(connection, _MYSQL_INSERT, key, token) == 1
+        assert write(connection, _MYSQL_UPDATE, BODY, key, token) == 1
+        free.append(connection)
 
     yield pair
     for connection in opened:
