@@ -94,7 +94,7 @@ def request_table(at: Machines, place: str, pieces: int) -> Table:
     titles = {"edge": "in front of the application", "inside": "inside FastAPI, with a pydantic model"}
     title = titles.get(place, "inside FastAPI, as a dependency")
     table = Table(f"instructions-{place}", f"Instructions per request, {title}", "")
-    table.heads = ["store", "request", "thousand instructions", "against bare", "asked", "Python calls", "of ours"]
+    table.heads = ["store", "request", "thousand instructions", "against bare", "asked", "Python calls", "in retrysafe"]
     table.cells.append(["none", "bare", str(base), "1.00", "", str(base.calls), ""])
     for store in WEB_STORES:
         for which in WHICH:
@@ -125,7 +125,7 @@ def framework_row(at: Machines, name: str, pieces: int) -> list[str]:
 
 def pair_table(at: Machines, pieces: int) -> Table:
     table = Table("instructions-pairs", "Instructions of a claim and its completion, the client's share", "")
-    table.heads = ["store", "thousand instructions", "Python calls", "of ours"]
+    table.heads = ["store", "thousand instructions", "Python calls", "in retrysafe"]
     for store in PAIR_STORES:
         found = cost_of("pair", "new", url_of(at, store, "pairs"), pieces)
         table.cells.append([store, str(found), str(found.calls), str(found.own)])
