@@ -90,6 +90,10 @@ ANSWERS = {
     "retry-after": "/reference/http/#retry-after",
     "key expires": "/reference/policy/#how-long-keys-are-kept",
     "key expires?": "/reference/policy/#how-long-keys-are-kept",
+    "retry answered 422": "/problems/mismatch/",
+    "422 mismatch": "/problems/mismatch/",
+    "upgrade zero downtime": "/howto/upgrading/",
+    "gevent": "/howto/choosing/#check-your-process-model",
     "crash in the middle of a charge": "/tutorial/crash-it/#1-crash-the-server-in-the-middle-of-a-charge",
 }
 """What people ask, and what the search must show first."""
