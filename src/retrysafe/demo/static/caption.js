@@ -18,8 +18,9 @@ export class Caption {
     this.show(text);
   }
 
-  // When the sentence before it could be read.
-  tell(text) {
+  // When the sentence before it could be read. One that is `routine` is left out if it would have to wait.
+  tell(text, routine) {
+    if (routine && this.timer) return;
     if (text === this.element.textContent || this.waiting.includes(text)) return;
     this.waiting.push(text);
     if (this.waiting.length > MOST_WAITING) this.waiting.shift();

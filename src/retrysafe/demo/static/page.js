@@ -4,7 +4,7 @@ import { Caption } from "./caption.js";
 import { mark, pay, sleep } from "./client.js";
 import { Lanes } from "./lanes.js";
 import { fillKeyPanel, showSource } from "./panels.js";
-import { describe, logLine, Purchase } from "./purchase.js";
+import { describe, isRoutine, logLine, Purchase } from "./purchase.js";
 import { playScene, SCENES, TITLES } from "./story.js";
 
 const STORES = { postgres: "PostgreSQL", redis: "Redis", sqlite: "SQLite", mysql: "MySQL", mongodb: "MongoDB" };
@@ -125,7 +125,7 @@ function hear(event, mine = purchase) {
   const words = describe(event, mine);
   if (text) log(text);
   if (event.what === "charged" || event.what === "recognised") mark("the provider", event.takes);
-  if (words) caption.tell(words);
+  if (words) caption.tell(words, isRoutine(event, mine));
   show();
 }
 

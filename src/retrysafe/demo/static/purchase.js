@@ -115,6 +115,9 @@ export function describe(event, purchase) {
   }
 }
 
+// A payment that begins is no news beside what goes wrong.
+export const isRoutine = (event, purchase) => event.what === "shop.new" && !purchase.runs.at(-1)?.resumed;
+
 const LOGGED = {
   click: () => "browser: click, sends the payment",
   again: () => "browser: sends the payment again",
