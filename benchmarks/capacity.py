@@ -44,8 +44,8 @@ from retrysafe.core.ops import Complete
 from retrysafe.stores.registry import open_async_store
 
 FILE = RESULTS.parent / "capacity.json"
-QUIET = RESULTS / "2026-11-16.json"
-"""The newest run of the benchmarks on a quiet machine: what the model is checked against."""
+QUIET = (RESULTS / "2026-11-16.json", RESULTS / "2026-11-19.json")
+"""Runs of the benchmarks on a quiet machine, on a slow and on a fast day: what the model is checked against."""
 PAGE = RESULTS.parent.parent / "docs" / "explanation" / "capacity.md"
 BEGIN, END = "<!-- simulated: made by `python -m benchmarks.capacity` -->", "<!-- end of what is simulated -->"
 
@@ -311,7 +311,7 @@ def build_checks(found: Calibration, path: Path) -> Iterator[Check]:
 
 
 def build_tables(found: Calibration) -> Iterator[str]:
-    yield f"Costs, measured as processor time on {found.when}, in µs:"
+    yield f"Costs, measured as processor time on {found.when} while other programs used the machine too, in µs:"
     yield ""
     yield "| store | the process: a batch, an operation | the server: a batch, an operation |"
     yield "|---|---|---|"
@@ -330,14 +330,19 @@ def build_tables(found: Calibration) -> Iterator[str]:
         shown = " | ".join(f"{round_rate(one.rate)} ({one.p99 * 1e3:.0f} ms)" for one in outcomes)
         yield f"| {each.name} | {shown} | {name_limit(outcomes[-1])} |"
     yield ""
-    yield f"The model of one machine against a run of the benchmarks on a quiet machine ({QUIET.stem}). The time of a"
-    yield "flush is estimated from the point with one caller, so that point proves nothing. The others are predicted:"
+    yield "The model of one machine against two runs of the benchmarks on a quiet machine, on a slow and on a fast day."
+    yield "The time of a flush is estimated from the point with one caller. The client's costs are those of the run,"
+    yield "the server's are the ones above:"
     yield ""
-    yield "| store, callers | pairs per second: measured | modelled | ratio |"
-    yield "|---|---|---|---|"
-    for check in build_checks(found, QUIET):
-        rates = f"{round_rate(check.measured)} | {round_rate(check.modelled)}"
-        yield f"| {check.name}, {check.callers} | {rates} | {check.modelled / check.measured:.2f} |"
+    yield f"| store, callers | {' | '.join(f'{path.stem}: measured | modelled | ratio' for path in QUIET)} |"
+    yield "|---|" + "---|---|---|" * len(QUIET)
+    for checks in zip(*(build_checks(found, path) for path in QUIET), strict=True):
+        shown = " | ".join(format_check(each) for each in checks)
+        yield f"| {checks[0].name}, {checks[0].callers} | {shown} |"
+
+
+def format_check(check: Check) -> str:
+    return f"{round_rate(check.measured)} | {round_rate(check.modelled)} | {check.modelled / check.measured:.2f}"
 
 
 def micros(cost: Cost) -> str:

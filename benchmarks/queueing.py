@@ -3,7 +3,8 @@
 Callers are closed loops: a claim, then its completion, then the next pair. A process has one core. Its operations wait
 as they do in stores/batching, with the limits and the function of that package. A batch costs processor time in the
 process and on the server, travels, and is answered when it is on disk. All costs are parameters (capacity.py fits them
-to measured processor time). The model knows no locks, no caches and no checkpoints: its rates are upper bounds.
+to measured processor time). The model knows no locks, no caches and no checkpoints: its rates are upper bounds for a
+machine on which work costs as much.
 """
 
 from __future__ import annotations

@@ -46,8 +46,16 @@ TEXTS: dict[str, Text] = {
     ),
     "mismatch": Text(
         "The key is already stored, for a request with another method, path, query, media type or body. For a "
-        "function: the other arguments differ.",
-        "If this is a new operation, send it with a new key. If it is a retry, repeat the original request unchanged.",
+        "function: the other arguments differ. A retry usually gets this answer for one of three reasons:\n\n"
+        "- A field changes with each attempt, such as a timestamp, a counter or a nonce.\n"
+        "- The client used one key for two operations.\n"
+        "- The first request was refused (an invalid form, a declined card), and the client corrected it under the "
+        "same key. The refusal is "
+        "[stored like any answer](../explanation/which-failures-to-store.md#what-about-a-rejected-form).\n\n"
+        "A 422 without this `type` is your own: a validation error of your framework or handler. With "
+        "`Idempotent-Replayed: true` it is the stored answer to the first request.",
+        "If this is a new operation, or a corrected request, send it with a new key. If it is a retry, repeat the "
+        "original request unchanged.",
         "A rising rate usually means that one client reuses keys. `retrysafe keys show` says when and by which "
         "route the key was first used. If a field changes with each retry (a timestamp, a trace id), leave it out of "
         "the comparison with `fingerprint=` or `ignore=`.",
@@ -268,7 +276,7 @@ TEXTS: dict[str, Text] = {
     ),
     "names": Text(
         "A table name, schema or prefix has characters that are not allowed there.",
-        NO_CLIENT, "Use letters, digits and underscores.", "Nothing more.",
+        NO_CLIENT, "Use letters, digits and underscores.", "Take these names from your settings, never from a user.",
     ),
     "templates": Text(
         "A key template names an argument that the function does not have, names none, or contains more than names.",

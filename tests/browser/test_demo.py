@@ -58,6 +58,27 @@ def measure_choreography(page: Page) -> float:
     return total / 1000 + int(lease) + first_busy
 
 
+WATCH_CAPTIONS = """() => {
+    window.captions = [];
+    const note = () => window.captions.push([performance.now(), document.querySelector("#caption").textContent]);
+    new MutationObserver(note).observe(document.querySelector("#caption"), { childList: true, characterData: true });
+}"""
+MUST_BE_READ = ("will be killed in the middle", "is killed (SIGKILL")
+"""Sentences of the kill with keys. The next event comes within some tenths of a second, and the end after the lease."""
+LEAST_READ_SECONDS = 0.9
+
+
+def measure_reading(page: Page) -> dict[str, float]:
+    """For how many seconds each of those sentences was shown the first time."""
+    shown: list[tuple[float, str]] = page.evaluate("() => window.captions")
+    ends = [at for at, _ in shown[1:]] + [float("inf")]
+    found = {}
+    for words in MUST_BE_READ:
+        began, ended = next((at, end) for (at, text), end in zip(shown, ends, strict=True) if words in text)
+        found[words] = (ended - began) / 1000
+    return found
+
+
 def stood_still(page: Page) -> bool:
     """True if a charge did not fit into its two seconds. The page then sends it again, which without a key is one
     charge more than the story tells. Such a story is not judged, but played again."""
@@ -99,11 +120,14 @@ def test_the_whole_story_at_normal_speed(open_page: OpenPage, demo: str) -> None
         page = open_page(demo)
         expect(page.locator("#pid")).to_have_text(re.compile(r"^\d+$"))
         first_pid = page.inner_text("#pid")
+        page.evaluate(WATCH_CAPTIONS)
         began = time.monotonic()
         play(page)
         choreography = measure_choreography(page)
         print(f"the story took {time.monotonic() - began:.1f} s, {choreography:.1f} s of it on purpose")
         assert choreography <= CHOREOGRAPHY_SECONDS
+        reading = measure_reading(page)
+        assert min(reading.values()) >= LEAST_READ_SECONDS, reading
         if not stood_still(page):
             break
 

@@ -90,6 +90,11 @@ ANSWERS = {
     "retry-after": "/reference/http/#retry-after",
     "key expires": "/reference/policy/#how-long-keys-are-kept",
     "key expires?": "/reference/policy/#how-long-keys-are-kept",
+    "422": "/problems/mismatch/",
+    "retry 422": "/problems/mismatch/",
+    "upgrade zero downtime": "/howto/upgrading/",
+    "which store should I choose": "/#common-questions",
+    "use with Django transactions": "/howto/django/#use-transactions",
     "crash in the middle of a charge": "/tutorial/crash-it/#1-crash-the-server-in-the-middle-of-a-charge",
 }
 """What people ask, and what the search must show first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -88,10 +89,26 @@ def test_a_sealed_body_is_named_and_not_printed(
     assert "secret of ann" in said(capsys, "keys", "show", 'k:{"ann"}', "--body", "--app", "shop:safe")
 
 
+def test_an_export_with_a_ring_does_not_ask_for_the_ring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trial before an old key is removed: the ring has only the new one."""
+    url = f"sqlite:///{tmp_path}/sealed.db"
+    with closing(RetrySafe(url, keyring=KeyRing({"old": secrets.token_bytes(32)}))) as safe:
+        safe.migrate()
+        safe.once("k:{name}")(lambda name: f"secret of {name}")("ann")
+    trial = RetrySafe(url, keyring=KeyRing({"new": secrets.token_bytes(32)}))
+    monkeypatch.setattr("retrysafe.cli.import_object.load_safe", lambda name: trial)
+    told = said(capsys, "keys", "export", "--app", "trial:safe", code=1)
+    assert "1 record could not be read and is missing: damaged, or its encryption key is not in the ring" in told
+    assert "--app" not in told
+
+
 def test_why_says_who_may_end_the_doubt(url: str) -> None:
     found = explain(open_store(url).execute(claim("lost", lease=0, now=1)).record, 10_000_000)
     assert found.state == "uncertain"
     assert "probe" not in found.by_itself, "a word that no page explains"
+    assert "until an operator says how it ended" in found.by_itself
     assert "could not reach the store" in found.because, "the owner may have lived"
 
 

@@ -41,6 +41,7 @@ LOADS = {
     "embed": "src",
 }
 FETCHED_LINKS = {"stylesheet", "icon", "preload", "modulepreload", "prefetch", "manifest", "preconnect", "dns-prefetch"}
+FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 
 TRIGGERS = (
     'data-md-component="source"',
@@ -116,6 +117,35 @@ def test_no_item_of_a_numbered_list_is_read_as_text(site: Path) -> None:
         if re.search(r"\n\d+\. ", text)
     ]
     assert swallowed == []
+
+
+def test_no_numbered_list_begins_again_in_the_middle(site: Path) -> None:
+    """A code block without indentation ends a list. The site then numbers the next item from 1 again."""
+    counted = {}
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        written = len(re.findall(r"^ *1\. ", FENCE.sub("", page.read_text()), re.MULTILINE))
+        name = page.relative_to(ROOT / "docs").with_suffix("")
+        built = site / (name.parent if name.name == "index" else name) / "index.html"
+        counted[str(name)] = (written, built.read_text().count("<ol>"))
+    assert {name: both for name, both in counted.items() if both[0] != both[1]} == {}
+
+
+def test_a_list_in_a_list_is_indented_by_four_columns() -> None:
+    """With fewer the site puts its items into the outer list."""
+    found = [
+        f"{page.name}: {line}"
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+        for line in re.findall(r"^ {1,3}(?:[-*]|\d+\.) .*", FENCE.sub("", page.read_text()), re.MULTILINE)
+    ]
+    assert found == []
+
+
+def test_every_row_of_a_table_has_as_many_cells_as_its_head() -> None:
+    """A bare `|` begins a cell, in code too. What is beyond the last column is not shown."""
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for table in re.findall(r"(?:^\|.*\n)+", FENCE.sub("", page.read_text()), re.MULTILINE):
+            head, *rows = [len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()]
+            assert [row for row in rows if row != head] == [], f"{page}: {table[:80]}"
 
 
 def test_no_link_and_no_anchor_is_dead(site: Path, pages: dict[str, Page]) -> None:

@@ -30,7 +30,7 @@ PAGE_ROWS = 200
 MAX_NAMED_UNFINISHED = 100
 KEPT = (
     "id, scope, key, target, the request's fingerprint (a hash of its body), state and times, until the record "
-    "expires: so that no retry runs again, and another request under the key is told so"
+    "expires: so that no retry runs again, and another request under the key gets 422"
 )
 LEFT = ("unfinished", "changed_underneath", "unreadable")
 """The counts of a receipt whose records still have their data."""

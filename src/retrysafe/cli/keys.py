@@ -264,7 +264,12 @@ def run_export(args: argparse.Namespace) -> int:
     if unreadable:
         are = "is" if unreadable == 1 else "are"
         which = f"{format_count(unreadable, 'record')} could not be read and {are} missing"
-        print_note(f"{which}: give --app, which has the key ring")
+        why = (
+            "damaged, or its encryption key is not in the ring"
+            if session.has_ring
+            else "if there is a key ring, give --app"
+        )
+        print_note(f"{which}: {why}")
     return exits.REFUSED if unreadable else exits.DONE
 
 

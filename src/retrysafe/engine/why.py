@@ -62,8 +62,8 @@ def _explain_uncertain(record: Record) -> Explanation:
         "uncertain",
         f"attempt {record.attempt} began at {format_time(record.started)}, and nobody knows how it ended: {note}",
         "refused: outcome unknown (500, outcome-unknown)",
-        "nothing: it stays until a person says how it ended (or code of yours does: safe.resolve), or its owner comes "
-        "back",
+        "nothing: it stays until an operator says how it ended (or code of yours does: safe.resolve), or its owner "
+        "comes back",
         resume,
     )
 

@@ -1,9 +1,10 @@
 // The page: it clicks, listens to the events, and plays the story.
 
+import { Caption } from "./caption.js";
 import { mark, pay, sleep } from "./client.js";
 import { Lanes } from "./lanes.js";
 import { fillKeyPanel, showSource } from "./panels.js";
-import { describe, logLine, Purchase } from "./purchase.js";
+import { describe, isRoutine, logLine, Purchase } from "./purchase.js";
 import { playScene, SCENES, TITLES } from "./story.js";
 
 const STORES = { postgres: "PostgreSQL", redis: "Redis", sqlite: "SQLite", mysql: "MySQL", mongodb: "MongoDB" };
@@ -26,7 +27,8 @@ let drawn = false;
 
 // What is shown ------------------------------------------------------------------------------------
 
-const say = (text) => { if (at("caption").textContent !== text) at("caption").textContent = text; };
+const caption = new Caption(at("caption"), speed);
+const say = (text) => caption.say(text);
 
 function log(text) {
   const line = document.createElement("li");
@@ -120,10 +122,10 @@ async function click({ fault } = {}) {
 function hear(event, mine = purchase) {
   if (mine !== purchase) return;
   const text = logLine(event, mine);
-  const caption = describe(event, mine);
+  const words = describe(event, mine);
   if (text) log(text);
   if (event.what === "charged" || event.what === "recognised") mark("the provider", event.takes);
-  if (caption) say(caption);
+  if (words) caption.tell(words, isRoutine(event, mine));
   show();
 }
 
@@ -190,6 +192,7 @@ function halt() {
   stop.abort(new DOMException("stopped", "AbortError"));
   stop = new AbortController();
   playing = false;
+  caption.clear();
   markScene(-1);
   showControls();
 }

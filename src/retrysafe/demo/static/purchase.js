@@ -108,12 +108,15 @@ export function describe(event, purchase) {
       return purchase.charged > 1 ? "The provider charges the card again." : null;
     case "recognised": return "The provider knows this key. It answers with the first charge, and charges nothing.";
     case "lost": return "The card is charged, and the payment is stored. The answer is lost on its way back.";
-    case "silence": return `The page heard nothing. It sends the payment again, ${keyed ? "with the same key" : "without a key"}.`;
-    case "shop.killed": return `The provider has charged the card. The server is killed (SIGKILL, process ${event.pid}) before it hears of it.`;
+    case "silence": return `No answer came. The page sends the payment again, ${keyed ? "with the same key" : "without a key"}.`;
+    case "shop.killed": return `The provider has charged the card. The server is killed (SIGKILL, process ${event.pid}) before it gets the answer.`;
     case "shop.listening": return `The supervisor has started the server again (process ${event.pid}). The page asks again.`;
     default: return null;
   }
 }
+
+// A payment that begins is no news beside what goes wrong.
+export const isRoutine = (event, purchase) => event.what === "shop.new" && !purchase.runs.at(-1)?.resumed;
 
 const LOGGED = {
   click: () => "browser: click, sends the payment",
