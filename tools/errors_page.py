@@ -12,10 +12,12 @@ from tools import pages
 
 from retrysafe import errors
 from retrysafe.client import errors as client
+from retrysafe.engine.problem_documents import Problem
+from retrysafe.operations import endings
 from retrysafe.operations import errors as operation_errors
 from retrysafe.transactions import on_dynamodb
 from retrysafe.web import problems
-from retrysafe.web.problems import Codes, Problem
+from retrysafe.web.problems import Codes
 from retrysafe.webhooks import replies
 
 PAGE = pages.ROOT / "docs" / "reference" / "errors.md"
@@ -62,7 +64,7 @@ def find_all_errors() -> list[type[errors.RetrySafeError]]:
 
 def find_all_problems() -> list[Problem]:
     """One problem for each anchor: the first."""
-    found = (*problems.ALL_PROBLEMS, *_find_problems(replies))
+    found = (*problems.ALL_PROBLEMS, *_find_problems(replies), *_find_problems(endings))
     return list({problem.anchor: problem for problem in reversed(found)}.values())[::-1]
 
 
@@ -84,7 +86,7 @@ def _format_error(each: type[errors.RetrySafeError], anchors: set[str]) -> str:
 
 
 def _format_problem(problem: Problem, anchors: set[str]) -> str:
-    status = getattr(Codes(), problem.code) if problem is not problems.NOT_FOUND else 404
+    status = problem.status or getattr(Codes(), problem.code)
     same, new = ("yes" if flag else "no" for flag in (problem.retry_same_key, problem.safe_new_key))
     name = f"{_write_anchor(problem.anchor, anchors)}[`{problem.anchor}`](../problems/{problem.anchor}.md)"
     return f"| {name} | {status} | {same} | {new} | {problem.detail} |"

@@ -93,6 +93,41 @@ TEXTS: dict[str, Text] = {
         "[worker](../howto/worker.md) runs, and look at the last error with `retrysafe keys show`.",
         "Run the worker. Give foreign steps realistic timeouts.",
     ),
+    "operation-undone": Text(
+        "An operator undid a run of an [operation](../howto/operations.md) with `retrysafe operations undo` or on the "
+        "console. Every step that had begun was undone. This is the stored answer of the key.",
+        "Show that the request was undone. If the user wants it again, send it with a new key.",
+        "Nothing. The ledger of the run (`retrysafe operations show`) has the reason and each undo.",
+        "Nothing: an operator decided it.",
+    ),
+    "operation-undone-in-part": Text(
+        "A run of an [operation](../howto/operations.md) was ended, and a step that had been sent to another system "
+        "has no `undo`. With status 409 an operator ended it (`retrysafe operations undo --leave-effects`); with 502 a "
+        "step failed for good. The steps that have an `undo` were undone.",
+        "Do not send the request with a new key by yourself: what could not be undone would be done twice. Ask the "
+        "operator.",
+        "`retrysafe operations show` lists what was kept. Correct it by hand in the other system, then tell the client "
+        "whether to send the request with a new key.",
+        "Give each foreign step of a [saga](../howto/sagas.md) an `undo`.",
+    ),
+    "operation-cancelled": Text(
+        "An operator ended a run of an [operation](../howto/operations.md) where it was, with `retrysafe operations "
+        "cancel` or on the console. Nothing more was sent, and nothing was undone. This is the stored answer of the "
+        "key.",
+        "Do not send the request with a new key by yourself: what had been done until then would be done twice. Ask "
+        "the operator.",
+        "`retrysafe operations show` lists the steps that were done. The reason is in the log and in the audit row.",
+        "Use `undo` instead of `cancel` if the steps have undos.",
+    ),
+    "operation-given-up": Text(
+        "A step of an [operation](../howto/operations.md) failed as often as `max_attempts` allows, or for good. "
+        "The steps that were done have been [undone](../howto/sagas.md). This is the stored answer of the key.",
+        "Show that it failed. If the user wants it again, send it with a new key. `retrysafe.client` does not do that "
+        "by itself.",
+        "`retrysafe operations show` has the error of the step that failed, and each undo.",
+        "Raise `Stop` or `Undo` with an answer of your own where you know that a step cannot succeed, such as for a "
+        "declined card.",
+    ),
     "not-done": Text(
         "You asked for the result of a job that has not finished.",
         "Ask again later. Enqueue the job again with the same key if it may be lost; a job that is already there is "

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from retrysafe.web.problems import build_page_address
+from retrysafe.engine.problem_documents import build_page_address
 from tests.servers.ports import free_port
 
 

@@ -24,6 +24,7 @@ from retrysafe.client.decide import (
     parse_retry_after,
 )
 from retrysafe.client.settings import Retries
+from retrysafe.engine.problem_documents import Problem
 from retrysafe.web import problems
 from retrysafe.web.problems import Codes, build_problem_response
 
@@ -155,7 +156,7 @@ def test_a_key_is_not_exchanged_when_it_is_the_callers_or_was_before(standing: d
 
 
 @pytest.mark.parametrize("problem", problems.ALL_PROBLEMS, ids=lambda one: one.anchor)
-def test_what_our_own_server_says_is_obeyed(problem: problems.Problem) -> None:
+def test_what_our_own_server_says_is_obeyed(problem: Problem) -> None:
     sent = build_problem_response(problem, Codes(), retry_after=1)
     found = verdict(AnsweredAttempt(sent.status, {name.lower(): value for name, value in sent.headers}, sent.body))
     assert isinstance(found, RetryVerdict) == problem.retry_same_key

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from retrysafe.engine.problem_documents import Problem
+from retrysafe.operations import endings
 from retrysafe.web import problems
-from retrysafe.web.problems import Codes, Problem, build_problem_response
+from retrysafe.web.problems import Codes, build_problem_response
 from retrysafe.webhooks import replies
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -39,7 +41,8 @@ def _anchor(node: ast.stmt) -> str:
 
 
 def all_problems() -> list[Problem]:
-    return [*problems.ALL_PROBLEMS, *(each for each in vars(replies).values() if isinstance(each, Problem))]
+    others = (*vars(replies).values(), *vars(endings).values())
+    return [*problems.ALL_PROBLEMS, *(each for each in others if isinstance(each, Problem))]
 
 
 @pytest.fixture(scope="module")

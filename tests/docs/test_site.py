@@ -16,15 +16,9 @@ import pytest
 import yaml
 from tools.errors_page import find_all_errors, find_all_problems
 
+from retrysafe.engine.problem_documents import DOCS_URL, Problem, build_page_address, read_type_form
 from retrysafe.errors import UsageError
-from retrysafe.web.problems import (
-    DOCS_URL,
-    Codes,
-    Problem,
-    build_page_address,
-    build_problem_response,
-    read_type_form,
-)
+from retrysafe.web.problems import Codes, build_problem_response
 from tests.built_site import build_site
 
 pytestmark = pytest.mark.xdist_group("site")  # one process builds it, once

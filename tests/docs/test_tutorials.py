@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from retrysafe.web.problems import DOCS_URL
+from retrysafe.engine.problem_documents import DOCS_URL
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL = ROOT / "docs" / "tutorial"

@@ -192,8 +192,8 @@ def classify_problem(status: int, problem: ServerProblem) -> tuple[AttemptClass,
     if problem.retry_same_key:
         return (AttemptClass.BUSY if status == 409 else AttemptClass.RETRY), why
     # A mismatch may say that a new key is safe, and that is true. But the caller must learn that one key was used for
-    # two requests. Any other 4xx would be the same with a new key.
-    if problem.safe_new_key and status >= 500 and not problem_name(problem.type).endswith("mismatch"):
+    # two requests, and that an operation was undone. Any other 4xx would be the same with a new key.
+    if problem.safe_new_key and status >= 500 and not problem_name(problem.type).endswith(("mismatch", "given-up")):
         return AttemptClass.ROTATE, f"{why}: nothing happened under this key"
     return AttemptClass.FINAL, f"{why}, and that is final"
 

@@ -30,9 +30,10 @@ from retrysafe.errors import (
     StoreOutage,
     UsageError,
 )
-from retrysafe.operations import undoing
+from retrysafe.operations import endings, undoing
 from retrysafe.operations.announcing import StepPredictor
 from retrysafe.operations.commits import commit_journal, commit_was_applied, record_outcome, store_answer
+from retrysafe.operations.endings import build_ending
 from retrysafe.operations.errors import OperationEnding, StepFailed, StepOutcomeUnknown, Stop, Undo, format_error
 from retrysafe.operations.journal import OperationJournal, list_sent
 from retrysafe.operations.local import ask_interrupted_step
@@ -66,14 +67,6 @@ class OperationSpec(Protocol):
     def call_undoing(self, run: OperationRun) -> Any: ...
     def is_same_request(self, record: Record, claim: Claim) -> bool: ...
     def clock(self) -> float: ...
-
-
-UNDONE_ANSWER = Answer(409, {"error": "it was undone by a person"})
-PARTLY_UNDONE_ANSWER = Answer(
-    409,
-    {"error": "it was ended by a person, and not all of it could be undone: ask before you send it as a new request"},
-)
-GIVEN_UP_ANSWER = Answer(502, {"error": "it could not be finished and was undone"})
 
 
 def start(
@@ -116,7 +109,7 @@ def cancel_run(task: Task, claim: Claim, events: Events, because: str) -> Flow[E
     if not isinstance(outcome, Execute):
         raise refusal_error(task, outcome)
     # The reason is for colleagues, and the answer for the client: only the log and the audit row have the reason.
-    answer = Answer(409, {"error": "it was cancelled by a person"})
+    answer = build_ending(endings.CANCELLED)
     _log.info("%s %s was cancelled by a person: %s", task.target, claim.id.hex()[:16], because[:500])
     if not (yield Persist(Complete(claim.id, outcome.fence, answer), outcome.until)):
         raise LeaseLost(task.key.value, outcome.fence.attempt)
@@ -356,7 +349,7 @@ def settle_unfinished(operation: OperationSpec, run: OperationRun, error: Except
         raise error
     if isinstance(error, StepOutcomeUnknown) or is_irrevocable(run):
         if can_undo and isinstance(error, StepOutcomeUnknown) and error.undoable and not is_irrevocable(run):
-            return (yield from start_undoing(operation, run, GIVEN_UP_ANSWER, format_error(error), events))
+            return (yield from give_up_and_undo(operation, run, error, events))
         return (yield from settle_dead_letter(run, error, "the outcome of a step is unknown", events))
     # Changed code and a store that cannot be reached are no failures of the run: they must not undo what was paid
     # (I35).
@@ -369,9 +362,16 @@ def settle_unfinished(operation: OperationSpec, run: OperationRun, error: Except
         wait = min_failure_spacing(run.failures)
         raise NotFinished(operation.name, run.record.key, last_step_name(run), str(error)[:200], wait) from error
     if can_undo:
-        return (yield from start_undoing(operation, run, GIVEN_UP_ANSWER, format_error(error), events))
+        return (yield from give_up_and_undo(operation, run, error, events))
     why = "a step failed for good" if over else f"gave up after {run.failures} failed attempts"
     return (yield from settle_dead_letter(run, error, why, events))
+
+
+def give_up_and_undo(operation: OperationSpec, run: OperationRun, error: Exception, events: Events) -> Flow[Answer]:
+    """Nothing is tried again: undo what was done. A new key is not safe if a step that has no undo was sent."""
+    problem = endings.PARTLY_UNDONE if leaves_effects(run) else endings.GIVEN_UP
+    answer = build_ending(problem, endings.GIVEN_UP.status)
+    return (yield from start_undoing(operation, run, answer, format_error(error), events))
 
 
 def is_irrevocable(run: OperationRun) -> bool:
@@ -452,7 +452,7 @@ def undo_attempt(operation: OperationSpec, run: OperationRun, cause: str, events
     except BaseException as stop:
         yield from settle_interrupted(run, stop, events)
         raise
-    answer = PARTLY_UNDONE_ANSWER if leaves_effects(run) else UNDONE_ANSWER
+    answer = build_ending(endings.PARTLY_UNDONE if leaves_effects(run) else endings.UNDONE)
     return (yield from start_undoing(operation, run, answer, cause, events))
 
 

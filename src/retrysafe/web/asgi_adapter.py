@@ -14,6 +14,7 @@ from typing import Any, get_args
 from retrysafe.core.keys import Key
 from retrysafe.core.records import Answer
 from retrysafe.engine.guard import Ended
+from retrysafe.engine.problem_documents import DOCS_URL
 from retrysafe.errors import RetrySafeError, StoreError, UsageError
 from retrysafe.operations.submission import Accepted
 from retrysafe.policy import Policy
@@ -111,9 +112,7 @@ def response_for_error(error: RetrySafeError, exchange: Exchange | None) -> Resp
     wait = getattr(error, "retry_after", 1.0 if isinstance(error, StoreError) else None)
     if wait is not None and exchange is not None and problem.code == "in_progress":
         wait = exchange.estimate_retry_after(wait)
-    codes, docs = (
-        (Codes(), problems.DOCS_URL) if exchange is None else (exchange.settings.codes, exchange.settings.docs)
-    )
+    codes, docs = (Codes(), DOCS_URL) if exchange is None else (exchange.settings.codes, exchange.settings.docs)
     return problems.build_problem_response(
         problem, codes, docs, retry_after=None if wait is None else max(1, round(wait))
     )

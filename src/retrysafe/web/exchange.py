@@ -33,6 +33,7 @@ from retrysafe.engine.guard import (
 )
 from retrysafe.engine.heartbeat import Lease, StopCallback
 from retrysafe.engine.new_keys import new_key
+from retrysafe.engine.problem_documents import Problem
 from retrysafe.errors import (
     CorruptRecord,
     KeyProblem,
@@ -54,7 +55,7 @@ from retrysafe.web.fingerprints import fingerprint_request
 from retrysafe.web.key_header import quote_key, read_key
 from retrysafe.web.key_usage import UsageKind
 from retrysafe.web.paths import sanitize_target
-from retrysafe.web.problems import Problem, describe_error
+from retrysafe.web.problems import describe_error
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Settings
 from retrysafe.web.view import RequestView, read_mount_path

@@ -10,11 +10,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from retrysafe.engine.problem_documents import Problem
 from retrysafe.policy import DAY, HOUR, MINUTE, Policy
 from retrysafe.web import problems
 from retrysafe.web.capture import REPLAYED_HEADER
 from retrysafe.web.key_header import DEFAULT_HEADER, KeyRule
-from retrysafe.web.problems import Codes, Problem
+from retrysafe.web.problems import Codes
 
 Strength = Literal["guard", "operation", "transaction"]
 Json = dict[str, Any]

@@ -12,11 +12,9 @@ operator needs it; keys and scopes in it are redacted.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, fields
-from typing import Literal, NamedTuple
 
-from retrysafe.core.problem_names import URN_PREFIX
+from retrysafe.engine.problem_documents import DOCS_URL, Problem, build_problem_document, build_problem_headers
 from retrysafe.errors import (
     AnswerGone,
     CommitUnclear,
@@ -38,22 +36,6 @@ from retrysafe.errors import (
     UsageError,
 )
 from retrysafe.web.capture import Response
-
-DOCS_URL = os.environ.get("RETRYSAFE_DOCS_URL") or "https://retrysafe.readthedocs.io/problems"
-"""The folder of problem pages. `type` and `Link: rel="describedby"` of an answer are the address of its page there. The
-environment variable is for all answers of a process, webhooks included; `docs=` is for one middleware."""
-
-TypeForm = Literal["address", "urn"]
-
-
-def read_type_form(value: str) -> TypeForm:
-    """The form of `type`: the address of the page, or the URN that was sent before (decision 77)."""
-    if value not in ("", "address", "urn"):
-        raise UsageError(f"RETRYSAFE_PROBLEM_TYPES={value!r}: give 'address' (the default) or 'urn'")
-    return "urn" if value == "urn" else "address"
-
-
-TYPE_FORM = read_type_form(os.environ.get("RETRYSAFE_PROBLEM_TYPES", ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,17 +59,6 @@ class Codes:
             code = getattr(self, field.name)
             if not isinstance(code, int) or not 400 <= code <= 599:
                 raise UsageError(f"Codes({field.name}={code!r}): give a status from 400 to 599")
-
-
-class Problem(NamedTuple):
-    """One kind of answer. `retry_same_key`: a retry is useful. `safe_new_key`: the work was certainly not done."""
-
-    code: str
-    anchor: str
-    title: str
-    detail: str
-    retry_same_key: bool
-    safe_new_key: bool
 
 
 MISSING = Problem(
@@ -192,9 +163,9 @@ UNPROTECTED = Problem(
     False, False,
 )  # fmt: skip
 NOT_FOUND = Problem(
-    "gone", "status-not-found", "There is no such status",
+    "", "status-not-found", "There is no such status",
     "The address is wrong, has expired, or belongs to another account.",
-    False, False,
+    False, False, 404,
 )  # fmt: skip
 NOT_FINISHED = Problem(
     "unavailable", "not-finished", "It has begun and is not finished yet",
@@ -240,33 +211,15 @@ def problem_for_error(error: RetrySafeError) -> Problem:
     return FAILED_FOR_NOW
 
 
-def build_page_address(anchor: str, docs: str = DOCS_URL) -> str:
-    """The address of a problem's page: its `type`, and where its `Link` leads."""
-    return f"{docs.rstrip('/')}/{anchor}/"
-
-
 def build_problem_response(
-    problem: Problem, codes: Codes, docs: str = DOCS_URL, *, status: int | None = None, retry_after: int | None = None
+    problem: Problem, codes: Codes, docs: str = DOCS_URL, *, retry_after: int | None = None
 ) -> Response:
     """The response for a problem. `retry_after` is in whole seconds."""
-    code = status if status is not None else getattr(codes, problem.code)
-    page = build_page_address(problem.anchor, docs)
-    body = {
-        "type": page if TYPE_FORM == "address" else URN_PREFIX + problem.anchor,
-        "title": problem.title,
-        "status": code,
-        "detail": problem.detail,
-        "retry_same_key": problem.retry_same_key,
-        "safe_new_key": problem.safe_new_key,
-    }
-    headers = [
-        ("content-type", "application/problem+json"),
-        ("link", f'<{page}>; rel="describedby"'),
-        ("cache-control", "no-store"),
-    ]
+    code = problem.status or getattr(codes, problem.code)
+    headers = build_problem_headers(problem, docs)
     if retry_after is not None:
         headers.append(("retry-after", str(retry_after)))
-    return Response.build(code, headers, json.dumps(body).encode())
+    return Response.build(code, headers, json.dumps(build_problem_document(problem, code, docs)).encode())
 
 
 # For the log ----------------------------------------------------------------------------------------

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypedDict
 
+from retrysafe.engine.problem_documents import DOCS_URL
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
 from retrysafe.web.capture import DROPPED, NEVER_STORED, DroppedHeaders
 from retrysafe.web.key_header import DEFAULT_HEADER, KeyRule
 from retrysafe.web.key_usage import KeyUsageStats
-from retrysafe.web.problems import DOCS_URL, Codes
+from retrysafe.web.problems import Codes
 from retrysafe.web.routes import PROTECTED_METHODS, RouteFingerprint, RouteOption, RouteTable
 from retrysafe.web.traffic import Quota, Quotas, RouteDurations, Waiters
 from retrysafe.web.view import RequestView

@@ -70,7 +70,7 @@ def status_flow(settings: Settings, mount: str, text: str, principal: str) -> Fl
         return problems.build_problem_response(problems.UNAVAILABLE, settings.codes, settings.docs, retry_after=1)
     record = found.record
     if token is None or record is None or not _is_owner(record, token, principal) or record.expired(found.now):
-        return problems.build_problem_response(problems.NOT_FOUND, settings.codes, settings.docs, status=404)
+        return problems.build_problem_response(problems.NOT_FOUND, settings.codes, settings.docs)
     try:
         return _build_status_response(settings, mount, record, found.now)
     except CorruptRecord:

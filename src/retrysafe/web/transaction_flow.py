@@ -34,6 +34,7 @@ from retrysafe.engine.effects import Effect, Flow, FlowPause, NotifyWorker, Pers
 from retrysafe.engine.events import REFUSED_EVENTS
 from retrysafe.engine.guard import POLL_SECONDS, Task, refusal_error
 from retrysafe.engine.heartbeat import Lease
+from retrysafe.engine.problem_documents import Problem
 from retrysafe.errors import CorruptRecord, RetrySafeError, RolledBack, StoreUnclear, TransactionSplit
 from retrysafe.transactions.binding import MAX_RERUNS, build_tx_context
 from retrysafe.transactions.early_commits import mark_split
@@ -309,6 +310,6 @@ class RequestTransaction:
         assert response is not None, "a refusal leaves its answer"
         return response
 
-    def _build_response(self, problem: problems.Problem) -> Response:
+    def _build_response(self, problem: Problem) -> Response:
         settings = self.exchange.settings
         return problems.build_problem_response(problem, settings.codes, settings.docs)

@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from retrysafe.engine.problem_documents import Problem
 from retrysafe.web import problems
 from retrysafe.web.exchange import DRAIN_LIMIT_BYTES, BodyRefused
-from retrysafe.web.problems import Problem
 
 PIECE_BYTES = 64 * 1024
 

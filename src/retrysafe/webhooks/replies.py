@@ -11,10 +11,11 @@ import math
 
 from retrysafe.core.records import Answer
 from retrysafe.engine.guard import Ended
+from retrysafe.engine.problem_documents import Problem
 from retrysafe.errors import AnswerGone, NotNow, RetrySafeError, VerificationError
 from retrysafe.web import problems
 from retrysafe.web.capture import BODILESS, NO_STORE, Response
-from retrysafe.web.problems import Codes, Problem, build_problem_response, describe_error
+from retrysafe.web.problems import Codes, build_problem_response, describe_error
 from retrysafe.webhooks.event import AnswerNotFinal
 
 _log = logging.getLogger("retrysafe.webhooks")
@@ -29,7 +30,7 @@ UNVERIFIED = Problem(
 WRONG_METHOD = Problem(
     "malformed", "verification", "Webhooks are sent with POST",
     "This address takes deliveries, which are POST requests. Nothing was done.",
-    False, False,
+    False, False, 405,
 )  # fmt: skip
 
 
@@ -43,7 +44,7 @@ def challenge_response(challenge: bytes) -> Response:
 
 
 def wrong_method_response() -> Response:
-    return build_problem_response(WRONG_METHOD, _CODES, status=405).with_headers(("allow", "POST"))
+    return build_problem_response(WRONG_METHOD, _CODES).with_headers(("allow", "POST"))
 
 
 def refused_body_response(problem: Problem) -> Response:

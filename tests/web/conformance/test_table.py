@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from retrysafe.web.problems import build_page_address
+from retrysafe.engine.problem_documents import build_page_address
 from tests.web.conformance.targets import Target, new_key
 
 

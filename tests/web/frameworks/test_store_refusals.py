@@ -10,6 +10,7 @@ from fastapi.responses import Response
 
 from retrysafe import Answer, Key, Policy, RetrySafe, open_async_store, open_store
 from retrysafe.core.ops import Advance, Claim, Op
+from retrysafe.engine.problem_documents import Problem
 from retrysafe.errors import CommitUnclear, StepNotRecorded, StoreError, StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import Store
 from retrysafe.stores.wrappers import StoreWrapper
@@ -124,5 +125,5 @@ async def test_why_store_unavailable_does_not_offer_a_new_key() -> None:
     ],
     ids=lambda one: type(one).__name__ if isinstance(one, Exception) else one.anchor,
 )
-def test_only_an_error_before_the_work_becomes_store_unavailable(error: StoreError, problem: problems.Problem) -> None:
+def test_only_an_error_before_the_work_becomes_store_unavailable(error: StoreError, problem: Problem) -> None:
     assert problems.problem_for_error(error) == problem

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from retrysafe import Policy
+from retrysafe.engine.problem_documents import DOCS_URL, Problem
 from retrysafe.errors import MalformedKey, UsageError
 from retrysafe.web import problems
 from retrysafe.web.asgi import IdempotencyMiddleware
@@ -99,11 +100,11 @@ def test_a_route_takes_a_policy_a_route_or_none() -> None:
 
 
 @pytest.mark.parametrize("problem", problems.ALL_PROBLEMS, ids=lambda one: one.anchor)
-def test_s31_every_problem_says_what_to_do_and_nothing_else(problem: problems.Problem) -> None:
+def test_s31_every_problem_says_what_to_do_and_nothing_else(problem: Problem) -> None:
     told = problems.build_problem_response(problem, Codes(), retry_after=3)
     body, headers = json.loads(told.body), dict(told.headers)
     assert list(body) == ["type", "title", "status", "detail", "retry_same_key", "safe_new_key"]
-    assert body["type"] == f"{problems.DOCS_URL}/{problem.anchor}/"
+    assert body["type"] == f"{DOCS_URL}/{problem.anchor}/"
     assert body["status"] == told.status
     assert headers["content-type"] == "application/problem+json"
     assert headers["cache-control"] == "no-store"
