@@ -59,6 +59,7 @@ class Served(NamedTuple):
 
     address: str
     link: Callable[[], str]
+    console: Console
 
 
 @contextmanager
@@ -70,7 +71,7 @@ def serve(safe: RetrySafe, **settings: Any) -> Iterator[Served]:
         thread.start()
         address = f"http://127.0.0.1:{server.server_port}"
         try:
-            yield Served(address, lambda: f"{address}/login?token={login.new_token()}")
+            yield Served(address, lambda: f"{address}/login?token={login.new_token()}", console)
         finally:
             server.shutdown()
             thread.join()
@@ -164,6 +165,7 @@ def test_every_page_and_action(browser: Browser, stored: World, script: bool) ->
             assert answer.status == 200, path
         resolve(page, stored.uncertain, "It did not happen")
         assert reread(safe, stored.uncertain).state is State.RELEASED
+        resolve_with_answer(page, safe)
         press(page, stored.lapsed, "Release attempt 1", "release-because")
         assert reread(safe, stored.lapsed).state is State.RELEASED
         reveal(page, stored.completed, "ch_secret")
@@ -295,6 +297,23 @@ def resolve(page: Page, record: Record, what: str, place: str = "") -> None:
     page.fill("#resolve-because", "the bank says so")
     page.get_by_role("button", name="Resolve attempt 1").click()
     expect(page.get_by_role("status")).to_contain_text("keys resolve: done.")
+
+
+def resolve_with_answer(page: Page, safe: RetrySafe) -> None:
+    """It happened, and retries get what the bank said."""
+    record = safe.store.execute(claim("answered", scope="acme", namespace=safe.namespace, now=9)).record
+    page.goto(f"/keys/{record.id.hex()}")
+    page.get_by_label("It happened: a retry does not run").check()
+    page.locator("summary", has_text="It happened, and I have the answer").click()
+    page.get_by_label("Retries get this answer").check()
+    page.fill("#resolve-status", "201")
+    page.fill("#resolve-answer", '{"charge":\n"ch_9"}')
+    page.fill("#resolve-because", "the bank says so")
+    page.get_by_role("button", name="Resolve attempt 1").click()
+    expect(page.get_by_role("status")).to_contain_text("keys resolve: done.")
+    answer = reread(safe, record).answer
+    assert answer is not None
+    assert (answer.status, answer.body) == (201, b'{"charge":\n"ch_9"}')
 
 
 def press(page: Page, record: Record, button: str, reason: str) -> None:
@@ -441,11 +460,86 @@ def test_a_form_that_is_filled_in_is_left_alone(browser: Browser, full: Served) 
         assert field.input_value() == "half a sen"
 
 
+@contextmanager
+def visit_unwatched(browser: Browser, served: Served) -> Iterator[Page]:
+    """For what a browser complains about: a server that does not answer."""
+    context = browser.new_context(base_url=served.address)
+    context.set_default_timeout(WAIT_MILLISECONDS)
+    page = context.new_page()
+    page.goto(served.link())
+    yield page
+    context.close()
+
+
+def test_a_page_that_is_not_answered_says_so(browser: Browser, full: Served) -> None:
+    """It went on showing what had been true once, in the colours of a page that is current."""
+    with visit_unwatched(browser, full) as page:
+        page.clock.install()
+        page.goto("/")
+        stale = page.get_by_role("alert")
+        expect(stale).to_be_hidden()
+        page.route("**/*", lambda route: route.abort())
+        page.clock.fast_forward(5_000)
+        page.clock.fast_forward(5_000)
+        expect(stale).to_contain_text("has not answered since")
+        page.unroute_all()
+        page.clock.fast_forward(5_000)
+        expect(stale).to_be_hidden()
+
+
+def test_a_session_that_ends_is_said_on_the_page(browser: Browser, world: World) -> None:
+    inside = [True]
+    with serve(world.safe) as served, visit_unwatched(browser, served) as page:
+        login = served.console.authenticate
+        served.console.authenticate = lambda request: login(request) if inside[0] else None
+        page.clock.install()
+        page.goto(f"/keys/{world.uncertain.id.hex()}")
+        inside[0] = False
+        page.clock.fast_forward(5_000)
+        expect(page.locator("#live")).to_contain_text("log in first")
+        page.fill("#resolve-because", "the bank says so")
+        page.get_by_label("It did not happen").check()
+        page.get_by_role("button", name="Resolve attempt 1").click()
+        expect(page.locator("body")).to_contain_text("log in first; nothing was done")
+    assert reread(world.safe, world.uncertain) == world.uncertain
+
+
+def test_a_form_is_sent_once_however_often_its_button_is_pressed(browser: Browser, world: World) -> None:
+    """The answer to the second click was the one to be seen: that somebody else had been quicker."""
+    came, answered = threading.Event(), threading.Event()
+    sent: list[str] = []
+    filled_in = False
+
+    def authorize(operator: Operator, action: str, record: Any) -> bool:
+        if action == "keys release" and filled_in:
+            came.set()
+            assert answered.wait(WAIT_MILLISECONDS / 1000)
+        return True
+
+    with serve(world.safe, authorize=authorize) as served, visit(browser, served) as page:
+        page.goto(f"/keys/{world.lapsed.id.hex()}")
+        page.fill("#release-because", "its pod is gone")
+        page.on("request", lambda request: sent.append(request.url) if request.method == "POST" else None)
+        filled_in = True
+        page.get_by_role("button", name="Release attempt 1").click(no_wait_after=True)
+        assert came.wait(WAIT_MILLISECONDS / 1000), "the form is with the server"
+        page.mouse.down()
+        page.mouse.up()
+        answered.set()
+        expect(page.get_by_role("status")).to_contain_text("keys release: done.")
+        assert len(sent) == 1
+        page.go_back()
+        page.fill("#release-because", "from the page as it was left")
+        page.get_by_role("button", name="Release attempt 1").click()
+        expect(page.get_by_role("alert").filter(has_text="nobody holds it")).to_be_visible()
+
+
 # Hostile ------------------------------------------------------------------------------------------
 
 
 def test_hostile_strings_stay_text(browser: Browser) -> None:
-    """All 1,000 on the pages of the list, and a sample of pages of keys."""
+    """All 1,000 on the pages of the list, all as headers and in bodies that are revealed, and a sample of pages of
+    keys."""
     safe = RetrySafe(MemoryStore())
     ids = test_hostile.fill(safe, make_hostile(1_000))
     with serve(safe) as served, visit(browser, served) as page:
@@ -459,10 +553,12 @@ def test_hostile_strings_stay_text(browser: Browser) -> None:
         for record_id in ids[:50:2]:
             page.goto(f"/keys/{record_id.hex()}")
             assert page.evaluate("() => window.hacked") is None
-        page.goto(f"/keys/{ids[1].hex()}")
-        page.fill("#reveal-because", '"><script>window.hacked=1</script>')
-        page.get_by_role("button", name="Reveal").click()
-        assert page.evaluate("() => window.hacked") is None
+        for record_id in test_hostile.fill_answers(safe):
+            page.goto(f"/keys/{record_id.hex()}")
+            page.fill("#reveal-because", '"><script>window.hacked=1</script>')
+            page.get_by_role("button", name="Reveal").click()
+            expect(page.get_by_role("heading", name="Body of the answer")).to_be_visible()
+            assert page.evaluate("() => window.hacked") is None
     safe.close()
 
 
@@ -486,6 +582,22 @@ def test_markup_that_was_injected_all_the_same_asks_nothing(browser: Browser, fu
         page.evaluate("() => htmx.trigger(document.getElementById('live'), 'poll')")
     assert not [url for url in asked if "hacked" in url]
     context.close()
+
+
+def test_a_link_that_is_clicked_on_another_site_opens_the_console(browser: Browser, full: Served) -> None:
+    """In a chat or a terminal in the browser: the cookie of the session is for our own pages only, so what the login
+    led to was a refusal, and the link was used up."""
+    page = browser.new_page()
+    page.set_default_timeout(WAIT_MILLISECONDS)
+    page.route(
+        "http://chat.test/**",
+        lambda route: route.fulfill(content_type="text/html", body=f"<a href={full.link()}>x</a>"),
+    )
+    page.goto("http://chat.test/")
+    page.get_by_role("link").click()
+    page.get_by_role("link", name="Open the console").click()
+    expect(page.get_by_role("heading", name="Now")).to_be_visible()
+    page.context.close()
 
 
 def test_a_form_of_another_site_does_nothing(browser: Browser, world: World, full: Served) -> None:

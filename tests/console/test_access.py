@@ -148,7 +148,9 @@ def test_lists_show_only_what_the_operator_may_see(world: World) -> None:
 # Many at once -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/bulk", "/bulk/confirm", "/outbox/bulk", "/outbox/bulk/confirm"])
+@pytest.mark.parametrize(
+    "path", ["/bulk", "/bulk/confirm", "/outbox/bulk", "/outbox/bulk/confirm", f"/outbox/{JOB_ID}/drop"]
+)
 def test_the_whole_action_is_asked_for_before_its_rows(world: World, path: str) -> None:
     crowd(world, 1)
 
@@ -158,8 +160,9 @@ def test_the_whole_action_is_asked_for_before_its_rows(world: World, path: str) 
     visitor = Visitor(make_console(world.safe, actions=True, authorize=authorize))
     sent = {**BULK, "verb": "drop" if "outbox" in path else "keys resolve", "topic": "", "as_of": "1"}
     row = f"{JOB_ID}:1" if "outbox" in path else f"{world.uncertain.id.hex()}:1"
-    assert visitor.post(path, {**sent, "row": row}).status == 403
+    assert visitor.post(path, {**sent, **letter(world, JOB_ID, "x"), "row": row}).status == 403
     assert reread(world, world.uncertain) == world.uncertain
+    assert [each.job.id for each in world.safe.store.execute(ListJobs(dead=True))] == [JOB_ID]
 
 
 def test_jobs_that_an_operator_may_not_drop_stay(world: World) -> None:
@@ -217,3 +220,29 @@ def test_each_row_has_its_fence(world: World) -> None:
 @pytest.mark.parametrize("name", ["..", ".", "VENDORED.md", "LICENSE.htmx", "console.py", "console.css ", "\0"])
 def test_a_file_that_is_no_asset_is_not_sent(world: World, name: str) -> None:
     assert Visitor(make_console(world.safe)).get(f"/static/{name}").status == 404
+
+
+# Forms --------------------------------------------------------------------------------------------
+
+
+def test_only_what_an_operator_may_do_with_letters_is_drawn(world: World) -> None:
+    """Both actions on all dead letters were drawn, and refused when they were chosen."""
+
+    def authorize(operator: Operator, action: str, record: Any) -> bool:
+        return action in ("look", "outbox retry")
+
+    page = Visitor(make_console(world.safe, actions=True, authorize=authorize)).get("/outbox?dead=1").body.decode()
+    assert ('value="retry"' in page, 'value="drop"' in page) == (True, False)
+    assert (f"/outbox/{JOB_ID}/retry" in page, f"/outbox/{JOB_ID}/drop" in page) == (True, False)
+    looks_only = Visitor(
+        make_console(world.safe, actions=True, authorize=lambda operator, asked, record: asked == "look")
+    )
+    shown = looks_only.get("/outbox?dead=1").body.decode()
+    assert ("All that match" in shown, "act-here" in shown, ">Act<" in shown) == (False, False, False)
+
+
+def test_no_bulk_form_is_drawn_for_one_key(world: World) -> None:
+    """It was drawn, and the next page refused it."""
+    visitor = Visitor(make_console(world.safe, actions=True))
+    assert "All that match" in text_of(visitor.get("/keys?state=uncertain&scope=acme"))
+    assert "All that match" not in text_of(visitor.get("/keys?state=uncertain&key=order-7"))

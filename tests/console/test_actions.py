@@ -360,3 +360,13 @@ def test_dead_letters_in_bulk(world: World, visitor: Visitor) -> None:
     none = visitor.post("/outbox/bulk", {"verb": "retry", "topic": "mails", "cap": "10", "because": "it is back"})
     assert "No job would be changed." in text_of(none)
     assert b'href="/outbox?dead=1' in none.body, "there is a way back"
+
+
+def test_the_audit_row_of_a_bulk_action_names_no_scope(world: World, visitor: Visitor) -> None:
+    """It outlives what `retrysafe erase --scope` erases, and says only that one scope was asked for."""
+    crowd(world, 1)
+    sent = hidden_fields(visitor.post("/bulk", {**BULK, "scope": "acme", "target": "POST /bulk"}).body)
+    assert "1 changed, 0 skipped." in text_of(visitor.post("/bulk/confirm", sent))
+    (row,) = rows(world)
+    assert (row.details["scope"], row.details["target"]) == ("one", "POST /bulk")
+    assert "acme" not in repr(row)

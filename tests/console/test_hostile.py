@@ -47,6 +47,18 @@ def fill(safe: RetrySafe, texts: list[str]) -> list[bytes]:
     return ids
 
 
+def fill_answers(safe: RetrySafe, texts: list[str] = HOSTILE) -> list[bytes]:
+    """All of the texts as headers of answers, and in their bodies: 100 in each, which is less than is cut."""
+    ids = []
+    for place in range(0, len(texts), 100):
+        some = texts[place : place + 100]
+        record = safe.store.execute(claim(f"answer-{place}", now=1)).record
+        body = "\n".join(some).encode("utf-8", "surrogatepass")
+        safe.store.execute(Complete(record.id, record.fence, Answer(200, body, [("x-note", text) for text in some])))
+        ids.append(record.id)
+    return ids
+
+
 def shape(safe: RetrySafe, path: str, *, post: Any = None) -> Any:
     visitor = Visitor(make_console(safe, actions=True))
     response = visitor.post(path, post) if post is not None else visitor.get(path)
@@ -83,6 +95,21 @@ def test_revealed_bytes_are_text(hostile: Any) -> None:
         assert [each for each in found.shape() if each[0] not in ("li", "time", "br", "span")] == [
             each for each in wanted if each[0] not in ("li", "time", "br", "span")
         ], HOSTILE[number]
+
+
+def test_all_of_them_are_text_as_headers_and_in_bodies(hostile: Any) -> None:
+    safe, _, tame, _ = hostile
+    pairs = zip(fill_answers(safe), fill_answers(tame, [TAME] * len(HOSTILE)), strict=True)
+    for place, (hostile_id, tame_id) in enumerate(pairs):
+        found, wanted = (
+            shape(each, f"/keys/{id.hex()}/reveal", post={"because": "look"})
+            for each, id in ((safe, hostile_id), (tame, tame_id))
+        )
+        assert found.shape() == wanted.shape()
+        assert "Headers of the answer" in found.text
+        shown = HOSTILE[place * 100 : place * 100 + 100]
+        plain = [text for text in shown if text.isprintable() and "  " not in text and text.strip() == text]
+        assert len([text for text in plain if found.text.count(text) >= 2]) == len(plain), "as a header and in the body"
 
 
 def test_lists_have_the_elements_of_harmless_ones(hostile: Any) -> None:

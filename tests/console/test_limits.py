@@ -62,6 +62,23 @@ def test_more_dead_letters_than_the_cap_are_refused(world: World, visitor: Visit
     assert len(world.safe.store.execute(ListJobs(dead=True))) == 2
 
 
+def test_a_preview_of_letters_says_what_it_did_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Letters that an operator may not drop were counted as over the cap, and those that were not read as none."""
+    stage_dead_letter(world.safe, "1f3a9c010f3a9c010f3a9c010f3a9c01", "mails")
+    mine = Visitor(make_console(world.safe, actions=True, authorize=lambda *asked: _is_no_mail(asked[2])))
+    shown = text_of(mine.post("/outbox/bulk", {**JOBS, "cap": "10"}))
+    assert "1 job would be changed, 1 left alone. Letters that arrive" in shown
+    visitor = Visitor(make_console(world.safe, actions=True))
+    assert "There may be more" in text_of(visitor.post("/outbox/bulk", {**JOBS, "cap": "1"}))
+    monkeypatch.setattr("retrysafe.console.actions.jobs.EXAMINED_ROWS", 1)
+    none = text_of(visitor.post("/outbox/bulk", {**JOBS, "topic": "mails", "cap": "10"}))
+    assert "No job would be changed. There may be others" in none
+
+
+def _is_no_mail(record: Any) -> bool:
+    return record is None or not hasattr(record, "job") or record.job.topic != "mails"
+
+
 JOBS = {"verb": "drop", "topic": "", "because": "not wanted"}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +12,20 @@ import pytest
 
 from retrysafe import Answer, RetrySafe
 from retrysafe.console.pages import keys as keys_page
-from retrysafe.console.rendering import show_distance
+from retrysafe.console.pages.record import SHOWN_HERE, describe_version
+from retrysafe.console.rendering import HERE, show_distance
 from retrysafe.console.timeline import build_timeline
 from retrysafe.core.ops import List, Lookup, Op
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND_MICROS, format_time
 from retrysafe.core.trace_context import encode_traceparent
-from retrysafe.errors import NotFinished, OutcomeUnknown
+from retrysafe.engine import why
+from retrysafe.errors import NotFinished, OperationChanged, OutcomeUnknown
 from retrysafe.operations.journal import OperationJournal
 from retrysafe.testing.builders import claim, suspect
 from retrysafe.web.key_usage import KeyUsageStats
-from tests.console.conftest import LONG_AGO, World
-from tests.console.test_actions import fields
+from tests.console.conftest import LONG_AGO, World, stage_dead_letter
+from tests.console.test_actions import fields, letter
 from tests.console.visitors import Markup, Visitor, make_console, text_of
 
 
@@ -198,8 +202,9 @@ def test_one_key_says_why_and_what_the_next_retry_gets(world: World, visitor: Vi
 
 def test_a_key_that_changed_since_the_page_was_drawn_is_said(world: World, visitor: Visitor) -> None:
     path = f"/keys/{world.uncertain.id.hex()}"
-    assert "changed since" not in text_of(visitor.get(f"{path}?seen=claimed-1-0", hx_request="true"))
-    assert "changed since" in text_of(visitor.get(f"{path}?seen=uncertain-1-0", hx_request="true"))
+    (drawn,) = [attrs["hx-get"] or "" for _, attrs in Markup(visitor.get(path).body).tags if "hx-get" in attrs]
+    assert "changed since" not in text_of(visitor.get(drawn, hx_request="true"))
+    assert "changed since" in text_of(visitor.get(f"{path}?seen=another", hx_request="true"))
 
 
 def test_the_trace_of_the_first_run_is_a_link(safe: RetrySafe) -> None:
@@ -278,7 +283,10 @@ def test_the_rollout_adds_up_what_processes_counted(safe: RetrySafe, tmp_path: P
 
 
 def test_the_doctor_shows_settings_and_how_to_mend_them(safe: RetrySafe) -> None:
-    assert "exactly-once-capable" in text_of(Visitor(make_console(safe)).get("/doctor?again=1"))
+    visitor = Visitor(make_console(safe))
+    asked_anew = visitor.get("/doctor?again=1")
+    assert (asked_anew.status, asked_anew.header("location")) == (303, "/doctor"), "an address that asks once"
+    assert "exactly-once-capable" in text_of(visitor.follow(asked_anew))
     with RetrySafe("memory://") as weak:
         shown = text_of(Visitor(make_console(weak)).get("/doctor"))
     assert "best-effort" in shown
@@ -412,3 +420,51 @@ def test_now_passes_over_a_bounded_number_of_others(safe: RetrySafe, monkeypatch
     shown = text_of(Visitor(make_console(safe)).get("/"))
     assert "No key is open among those that were read" in shown
     assert "nothing waits for an operator" not in shown
+
+
+def test_a_run_that_changed_code_refused_has_its_page(world: World) -> None:
+    """After a deployment: the page of just that run was a failure, where the console acts."""
+    with RetrySafe(world.safe.url) as deployed:
+        pay = deployed.operation("pay")
+
+        @pay.foreign()
+        def another_step(*, key: str) -> str:
+            return ""
+
+        @pay.body
+        def body(order: str) -> Answer:
+            another_step()
+            return Answer(201, {})
+
+        with pytest.raises(OperationChanged):
+            pay("o-1", key="order-9")
+        for actions in (True, False):
+            page = Visitor(make_console(deployed, actions=actions)).get(f"/keys/{world.run.id.hex()}")
+            assert (page.status, "refused again by that code" in text_of(page)) == (200, True)
+            assert (b'id="act-operations-resume"' in page.body) is actions
+
+
+def test_every_action_that_can_apply_has_a_form() -> None:
+    """The actions are words of why.py; a form is a file. The console shows what `operations show` prints."""
+    named = set(re.findall(r'"((?:keys|operations) \w+)"', inspect.getsource(why)))
+    forms = {path.stem.removeprefix("act_").replace("_", " ") for path in (HERE / "templates").glob("act_*.html")}
+    assert named - SHOWN_HERE == forms
+
+
+def test_an_audit_row_of_a_job_is_found_by_its_id_as_it_is_written(world: World) -> None:
+    """What was asked for was made lower case, and the id of the job was not."""
+    visitor = Visitor(make_console(world.safe, actions=True))
+    stage_dead_letter(world.safe, "Receipt-7")
+    assert visitor.post("/outbox/Receipt-7/drop", letter(world, "Receipt-7", "nobody reads it")).status == 303
+    for wanted in ("Receipt-7", "receipt"):
+        assert "nobody reads it" in text_of(visitor.get(f"/audit?record={wanted}"))
+    assert "nobody reads it" not in text_of(visitor.get("/audit?record=other"))
+
+
+def test_a_page_knows_that_other_actions_apply_than_those_it_draws(world: World) -> None:
+    """A lease that lapsed while the page was open: "You can resolve it" led to no form, and nothing said why."""
+    at_work = world.working
+    drawn = describe_version(at_work, at_work.started)
+    assert describe_version(at_work, at_work.lease_until - 1) == drawn
+    assert describe_version(at_work, at_work.lease_until + 1) != drawn
+    assert describe_version(at_work._replace(started=at_work.started + 1), at_work.started + 1) != drawn, "a new life"

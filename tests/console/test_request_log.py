@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import stat
 from pathlib import Path
@@ -184,3 +185,43 @@ def test_the_file_stays_small_and_odd_lines_are_left_out(tmp_path: Path, monkeyp
     for at in ("NaN", "-1", "1e300", '"soon"'):
         assert parse_line(json.dumps(seen()._asdict()).replace("1.0", at).encode()) is None
     assert LogFile(tmp_path / "none").read() == []
+
+
+async def test_half_of_a_pair_of_surrogates_is_written_as_text(tmp_path: Path, safe: RetrySafe) -> None:
+    """JSON can name one, and UTF-8 has none: the request was answered, and then the middleware failed."""
+    app, path = FastAPI(), tmp_path / "requests.jsonl"
+
+    @app.post("/pay")
+    def pay(body: dict[str, Any]) -> dict[str, Any]:
+        return {"fields": len(body)}
+
+    app.add_middleware(RequestLog, path=path)
+    await post(app, "/pay", "order-7", b'{"to": "\\ud800", "\\udfff": 1}')
+    LogFile(path).append(seen(key="order-7", fields={"to": "2"}, **MISMATCH))
+    found, _ = LogFile(path).read()
+    assert dict(found.fields) == {"to": '"\\ud800"', "?": "1"}
+    assert "\\ud800" in text_of(Visitor(make_console(safe, request_log=path)).get("/requests"))
+
+
+@pytest.mark.parametrize(
+    ("environ", "seen_by_app"),
+    [
+        ({"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}, b"amount=1"),
+        ({"CONTENT_LENGTH": "8"}, b"amount=1"),
+        ({"CONTENT_LENGTH": "x"}, b""),
+        ({}, b""),
+    ],
+    ids=["pieces", "length", "no number", "none"],
+)
+def test_the_application_gets_its_whole_body(tmp_path: Path, environ: dict[str, Any], seen_by_app: bytes) -> None:
+    """A body that came in pieces was lost on its way to a Flask application."""
+    bodies: list[bytes] = []
+
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        bodies.append(environ["wsgi.input"].read())
+        start_response("200 OK", [])
+        return [b"ok"]
+
+    asked = {"REQUEST_METHOD": "POST", "PATH_INFO": "/pay", "wsgi.input": io.BytesIO(b"amount=1"), **environ}
+    list(RequestLogWsgi(app, tmp_path / "r.jsonl")(asked, lambda *_: None))
+    assert bodies == [seen_by_app]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 import pytest
 
 from retrysafe import RetrySafe
 from retrysafe.console import Console, ConsoleRequest, Operator
+from retrysafe.console.csrf import COOKIE
 from retrysafe.console.route_list import ACTIONS, PAGES
 from retrysafe.core.ops import List, Lookup
 from retrysafe.core.records import Record
@@ -161,6 +163,44 @@ def test_it_is_not_built_without_a_check_of_who_asks(safe: RetrySafe) -> None:
         Console("sqlite:///x.db", authenticate=lambda request: None)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="trace_id"):
         make_console(safe, trace_url="https://traces.test/")
+
+
+class _AsyncRule:
+    async def __call__(self, operator: Operator, action: str, record: Any) -> bool:
+        return False
+
+
+async def _refuse_all(operator: Operator, action: str, record: Any, more: str = "") -> bool:
+    return False
+
+
+async def _find_nobody(request: ConsoleRequest) -> Operator | None:
+    return None
+
+
+@pytest.mark.parametrize(
+    "rule", [_refuse_all, _AsyncRule(), partial(_refuse_all, more="x")], ids=["function", "object", "partial"]
+)
+def test_a_rule_that_is_async_is_refused(safe: RetrySafe, rule: Any) -> None:
+    """A coroutine is true: an `async def authorize` that refuses everything allowed everything."""
+    with pytest.raises(UsageError, match=r"authorize=.*plain def"):
+        make_console(safe, authorize=rule)
+    with pytest.raises(UsageError, match=r"authenticate=.*plain def"):
+        make_console(safe, authenticate=_find_nobody)
+
+
+def test_an_answer_that_would_have_to_be_awaited_allows_nothing(world: World) -> None:
+    class Later:
+        def __await__(self) -> Any:
+            yield
+
+    visitor = Visitor(make_console(world.safe, actions=True, authorize=lambda *_: Later()))
+    visitor.cookies = {COOKIE: "t" * 43}
+    before = everything(world.safe)
+    assert visitor.get("/keys").status == 500
+    sent = FIELDS | see(world.uncertain)
+    assert visitor.post(f"/keys/{world.uncertain.id.hex()}/resolve", sent).status == 500
+    assert everything(world.safe) == before
 
 
 def test_an_object_without_a_sync_store_is_refused() -> None:

@@ -13,6 +13,7 @@ from flask import Flask
 
 from retrysafe import RetrySafe
 from retrysafe.console import Console, ConsoleRequest, Operator
+from retrysafe.console.asgi import take_mount_away
 from retrysafe.console.messages import MAX_BODY_BYTES
 from retrysafe.core.ops import Lookup
 from retrysafe.core.states import State
@@ -160,3 +161,25 @@ def test_a_console_closes_nothing_of_the_application(tmp_path: Path) -> None:
         safe.migrate()
         Console(safe, authenticate=by_header).handle(ConsoleRequest("GET", "/", headers={"x-user": "ann"}))
         assert safe.store.execute(Lookup(bytes(32))).record is None
+
+
+@pytest.mark.parametrize("path", ["/ops/keys", "/api/ops/keys"], ids=["taken away", "passed on"])
+def test_behind_a_proxy_with_a_prefix(console: Console, path: str) -> None:
+    """A proxy that takes its prefix away leaves only the end of the mount in the path: every page was a 404."""
+    app = FastAPI()
+    app.mount("/ops", console.asgi)
+    page = Caller(httpx.ASGITransport(app, root_path="/api"))("GET", path)
+    assert (page.status_code, 'href="/api/ops/keys"' in page.text) == (200, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "mount", "proxied", "wanted"),
+    [
+        ("/ops/keys", "/ops", "", "/keys"), ("/ops", "/ops", "", "/"), ("/keys", "/ops", "", "/keys"),
+        ("/", "", "", "/"), ("", "", "", "/"), ("/opsy/keys", "/ops", "", "/opsy/keys"),
+        ("/api/ops/keys", "/api/ops", "/api", "/keys"), ("/ops/keys", "/api/ops", "/api", "/keys"),
+        ("/ops", "/api/ops", "/api", "/"), ("/keys", "/api", "/api", "/keys"), ("/api/keys", "/api", "/api", "/keys"),
+    ],
+)  # fmt: skip
+def test_the_mount_is_taken_away_once(path: str, mount: str, proxied: str, wanted: str) -> None:
+    assert take_mount_away(path, mount, proxied) == wanted

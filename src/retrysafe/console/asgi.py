@@ -36,10 +36,7 @@ class AsgiShell:
 
 def build_request(scope: Scope, body: bytes) -> ConsoleRequest:
     mount = str(scope.get("root_path", "")).rstrip("/")
-    path = str(scope["path"])
-    # Starlette leaves the mount in `path`; other servers take it away.
-    path = path.removeprefix(mount) if mount and path.startswith(f"{mount}/") else path
-    path = "/" if path == mount else path
+    path = take_mount_away(str(scope["path"]), mount, str(scope.get("app_root_path", "")).rstrip("/"))
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
@@ -49,6 +46,15 @@ def build_request(scope: Scope, body: bytes) -> ConsoleRequest:
         headers[name] = f"{headers[name]}{between}{value}" if name in headers else value
     query = bytes(scope.get("query_string", b"")).decode("latin-1")
     return ConsoleRequest(str(scope["method"]), path or "/", query, headers, body, mount, scope)
+
+
+def take_mount_away(path: str, mount: str, proxied: str) -> str:
+    """The path below the mount. Starlette leaves the mount in `path`; other servers take it away. `proxied` is the
+    front part of the mount, which a proxy may have taken away, so that only the rest of it is in `path`."""
+    for prefix in (mount, mount.removeprefix(proxied)):
+        if path == prefix or (prefix and path.startswith(f"{prefix}/")):
+            return path[len(prefix) :] or "/"
+    return path
 
 
 async def _read_body(receive: Receive) -> bytes | ConsoleResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -53,6 +54,8 @@ class Console:
     ) -> None:
         if authenticate is None or not callable(authenticate):
             raise UsageError(NEED_AUTHENTICATE)
+        check_sync("authenticate", authenticate)
+        check_sync("authorize", authorize)
         if not isinstance(safe, RetrySafe):
             raise UsageError(f"Console({safe!r}): give your RetrySafe object")
         if trace_url and "{trace_id}" not in trace_url:
@@ -123,12 +126,18 @@ class Console:
     def _send_to_login(self, request: ConsoleRequest) -> ConsoleResponse:
         if self.login_url and request.method == "GET" and not request.is_fragment:
             return redirect(self.login_url)
-        return say(401, "log in first")
+        return say(401, "log in first" if request.method in ("GET", "HEAD") else "log in first; nothing was done")
 
     def _refuse_route(self, visit: Visit) -> ConsoleResponse:
         if visit.request.method not in ("GET", "HEAD") and not self.actions:
             raise Forbidden("this console is read-only: it was built without actions=True")
         raise NotFound(f"there is no page {visit.request.path!r}")
+
+
+def check_sync(name: str, function: Any) -> None:
+    """Refuse an `async def`: what it returns is true, whatever it would have answered."""
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004  # not whether it can be called
+        raise UsageError(f"{name}={function!r} is async, and the console calls it without await: give a plain def")
 
 
 def describe_error(error: RetrySafeError, request: ConsoleRequest) -> dict[str, Any]:

@@ -28,6 +28,12 @@ LOCAL_NAMES = frozenset({"127.0.0.1", "localhost"})
 LOGIN_PATH = "/login"
 SESSION_COOKIE = "retrysafe_console"
 MAX_SESSIONS = 100
+OPEN_PAGE = b"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>retrysafe</title></head>
+<body><p>You are logged in. <a href="/">Open the console</a></p></body></html>
+"""
+"""For a link that was opened from a page of another site: a browser that were sent on from here would not send the new
+cookie, and the link is used up."""
 
 
 def find_host(request: ConsoleRequest) -> tuple[str, int]:
@@ -73,7 +79,11 @@ class OneTimeLogin:
             session = secrets.token_urlsafe(32)
             self._sessions[session] = self._operator
         cookie = f"{name_cookie(request)}={session}; Path=/; HttpOnly; SameSite=Strict"
-        return redirect("/").with_headers((("set-cookie", cookie),))
+        if request.headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
+            led_to = redirect("/")
+        else:
+            led_to = ConsoleResponse(200, OPEN_PAGE, (("content-type", "text/html; charset=utf-8"),))
+        return led_to.with_headers((("set-cookie", cookie),))
 
 
 class LoopbackApp:

@@ -96,7 +96,7 @@ class LogFile:
         self._lock = threading.Lock()
 
     def append(self, seen: SeenRequest) -> None:
-        line = json.dumps(seen._asdict(), ensure_ascii=False).encode() + b"\n"
+        line = json.dumps(seen._asdict(), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
         with self._lock:
             handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
@@ -153,7 +153,8 @@ def flatten(value: Any, path: str = "") -> dict[str, str]:
     elif isinstance(value, list) and value:
         parts = ((f"{path}[{place}]", each) for place, each in enumerate(value))
     else:
-        return {path or "(body)": json.dumps(value, ensure_ascii=False)}
+        # JSON can name half of a pair of surrogates, which no UTF-8 has.
+        return {path or "(body)": json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()}
     found: dict[str, str] = {}
     for name, each in parts:
         found.update(flatten(each, name))
@@ -269,6 +270,15 @@ class RequestLog:
             self._file.append(recording.build())
 
 
+def read_whole_body(environ: Environ) -> bytes:
+    """The body, which the application gets again. One that comes in pieces has no length, and may be read to its end
+    only where the server says that it has one."""
+    declared = str(environ.get("CONTENT_LENGTH") or "").strip()
+    if declared.isascii() and declared.isdecimal():
+        return bytes(environ["wsgi.input"].read(int(declared)))
+    return bytes(environ["wsgi.input"].read()) if environ.get("wsgi.input_terminated") and not declared else b""
+
+
 class RequestLogWsgi:
     """The WSGI middleware."""
 
@@ -284,7 +294,7 @@ class RequestLogWsgi:
         headers["content-type"] = str(environ.get("CONTENT_TYPE", ""))
         path, query = str(environ.get("PATH_INFO", "")), str(environ.get("QUERY_STRING", ""))
         recording = Recording(environ["REQUEST_METHOD"], path, query, headers)
-        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        body = read_whole_body(environ)
         recording.add_body(body)
 
         def start_and_keep(status: str, pairs: list[tuple[str, str]], *more: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import secrets
 from functools import cached_property
@@ -51,7 +52,10 @@ class Visit:
         """Whether this operator may do it, and the console does it at all. Nobody acts on what they may not see."""
         if action != LOOK and not (self.console.actions and self.may(LOOK, record)):
             return False
-        return bool(self.console.authorize(self.operator, action, record))
+        allowed: Any = self.console.authorize(self.operator, action, record)
+        if inspect.isawaitable(allowed):  # true, whatever it would have answered
+            raise TypeError(f"authorize returned {allowed!r}: return True or False; it cannot be async")
+        return bool(allowed)
 
     def check(self, action: str, record: Any = None) -> None:
         if not self.may(action, record):

@@ -16,6 +16,8 @@ from retrysafe.engine.resume_times import compute_due
 
 REFUSED_BY_CODE = "by OperationChanged"
 """How the note of a run ends that this code refused to go on with (operations/flow.py: release_at_point)."""
+BEGUN_BY_OTHER_CODE = "it was begun by other code"
+"""How the note of a run begins whose journal this code could not take up (operations/flow.py: run_attempt)."""
 OVERDUE_MICROS = 180 * SECOND_MICROS
 """A run that has been due for so long was seen by no worker: a worker looks each minute."""
 DEAD_LETTER = "dead letter:"
@@ -37,6 +39,11 @@ class Explanation(NamedTuple):
 def is_run(record: Record) -> bool:
     """Whether the record is a run of an operation: its target holds the operation's version."""
     return record.kind == "operation" or "@" in record.target
+
+
+def was_refused_by_code(record: Record) -> bool:
+    """Whether the last attempt at a run ended because its code is not the code that began the run."""
+    return is_run(record) and (record.note.endswith(REFUSED_BY_CODE) or record.note.startswith(BEGUN_BY_OTHER_CODE))
 
 
 def state_for_people(record: Record, now: int) -> str:
@@ -117,7 +124,7 @@ def _explain_settled(record: Record, now: int, state: str) -> Explanation:
     at = f" from recovery point {record.point!r}" if record.point else ""
     why = f"attempt {record.attempt} ended without a final answer" + (f": {record.note}" if record.note else "")
     later = describe_worker(record, now, f"the worker resumes it{at}") if record.point else gone
-    if is_run(record) and record.note.endswith(REFUSED_BY_CODE):
+    if was_refused_by_code(record):
         return Explanation(
             state,
             f"its code, which is not the code that began the run, refused attempt {record.attempt}: {record.note}",

@@ -15,6 +15,7 @@ from retrysafe.engine.effects import Flow, Invoke, Persist
 from retrysafe.engine.events import Events
 from retrysafe.engine.guard import Ended, Task, build_replay, claim_or_wait, refusal_error
 from retrysafe.engine.heartbeat import Lease
+from retrysafe.engine.why import BEGUN_BY_OTHER_CODE
 from retrysafe.errors import (
     LeaseLost,
     NotFinished,
@@ -155,7 +156,7 @@ def run_attempt(
         # Leave the record unfinished, for the code that began it. The note does not have the error: it may quote the
         # journal, which may be sealed.
         point, progress = record.point or "started", mark_not_failed(record.progress, fence.attempt)
-        note = f"it was begun by other code, as {record.target!r}"
+        note = f"{BEGUN_BY_OTHER_CODE}, as {record.target!r}"
         yield Persist(Advance(record.id, fence, 1, point, progress, "resume", 0), lease.until)
         yield Persist(Release(record.id, fence, note), lease.until)
         raise

@@ -11,7 +11,7 @@ import pytest
 from retrysafe import Answer
 from retrysafe.core.ops import Advance, Claim, Complete, Forget, Release, Suspect
 from retrysafe.core.records import Record
-from retrysafe.engine.why import explain
+from retrysafe.engine.why import BEGUN_BY_OTHER_CODE, explain
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.builders import claim
 
@@ -35,10 +35,10 @@ def run_claim(**options: Any) -> Claim:
     return replace(made, on_lapse="resume")
 
 
-def release_at_charge(error: str) -> list[Any]:
+def release_at_charge(error: str, note: str = "") -> list[Any]:
     return [
         lambda record: Advance(record.id, record.fence, 1, "charge", b"{}", "resume", 5 * SECOND, now=1),
-        lambda record: Release(record.id, record.fence, f"stopped at 'charge' by {error}", now=2),
+        lambda record: Release(record.id, record.fence, note or f"stopped at 'charge' by {error}", now=2),
     ]
 
 
@@ -107,6 +107,13 @@ def release_at_charge(error: str) -> list[Any]:
         (
             run_claim(lease=60, now=1),
             release_at_charge("OperationChanged"),
+            3,
+            ("refused attempt 1", "refused again by that code", "until code that fits runs"),
+            ("operations show", "operations resume", "operations undo", "operations cancel"),
+        ),
+        (
+            run_claim(lease=60, now=1),
+            release_at_charge("OperationChanged", BEGUN_BY_OTHER_CODE + ", as 'order@1'"),
             3,
             ("refused attempt 1", "refused again by that code", "until code that fits runs"),
             ("operations show", "operations resume", "operations undo", "operations cancel"),

@@ -87,8 +87,14 @@ def confirm(visit: Visit) -> ConsoleResponse:
     cap = read_number(visit, "cap", MAX_NAMED_RECORDS)
     rows = read_rows(visit.request.form.get("row", []), cap)
     choice = _drop_forbidden(visit, form, form.bulk.choose_again(as_of, rows))
-    done = form.bulk.act(choice, visit.reason, {**form.wanted.params(), "cap": cap})
+    done = form.bulk.act(choice, visit.reason, {**describe_filter(form.wanted), "cap": cap})
     return visit.render("bulk_done.html", title="Bulk action", form=form, done=done, skipped=choice.skipped)
+
+
+def describe_filter(wanted: KeyFilter) -> dict[str, str]:
+    """For the audit row, which is kept for long and holds no scope (engine/audit.py): only that there was one."""
+    found = wanted.params()
+    return {**found, "scope": "one"} if wanted.scope else found
 
 
 def _drop_forbidden(visit: Visit, form: BulkForm, choice: BulkSelection) -> BulkSelection:

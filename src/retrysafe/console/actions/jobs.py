@@ -27,10 +27,16 @@ def find_action(verb: str) -> JobAction:
 
 
 def iter_dead(visit: Visit, topic: str = "") -> list[StagedJob]:
-    """The dead letters of the application, at most EXAMINED_ROWS."""
+    """The dead letters of the application among the first EXAMINED_ROWS."""
+    return read_dead(visit, topic)[0]
+
+
+def read_dead(visit: Visit, topic: str = "") -> tuple[list[StagedJob], bool]:
+    """The dead letters of the application among the first EXAMINED_ROWS, and whether there are no others."""
     check_outbox(visit.session)
-    found = islice(iter_jobs(visit.session, visit.safe.namespace, dead=True, topic=None), EXAMINED_ROWS)
-    return [staged for staged in found if topic in ("", staged.job.topic)]
+    found = list(islice(iter_jobs(visit.session, visit.safe.namespace, dead=True, topic=None), EXAMINED_ROWS + 1))
+    matching = [staged for staged in found[:EXAMINED_ROWS] if topic in ("", staged.job.topic)]
+    return matching, len(found) <= EXAMINED_ROWS
 
 
 def find_dead(visit: Visit, id: str, sequence: int, died: int) -> StagedJob:
@@ -65,8 +71,10 @@ def preview(visit: Visit) -> ConsoleResponse:
     action = find_action(visit.request.field("verb"))
     visit.check(action.name)
     topic, cap = visit.request.field("topic"), read_number(visit, "cap", MAX_NAMED_RECORDS)
-    matching = [staged for staged in iter_dead(visit, topic) if staged.created <= visit.now]
-    chosen = [staged for staged in matching if visit.may(action.name, staged)][:cap]
+    found, complete = read_dead(visit, topic)
+    matching = [staged for staged in found if staged.created <= visit.now]
+    allowed = [staged for staged in matching if visit.may(action.name, staged)]
+    chosen = allowed[:cap]
     return visit.render(
         "jobs_preview.html",
         title="Bulk action",
@@ -75,7 +83,8 @@ def preview(visit: Visit) -> ConsoleResponse:
         topic=topic,
         chosen=chosen,
         cap=cap,
-        capped=len(matching) > len(chosen),
+        refused=len(matching) - len(allowed),
+        complete=complete and len(chosen) == len(allowed),
         as_of=visit.now,
         because=visit.request.field("because"),
         now=visit.now,
@@ -95,10 +104,6 @@ def confirm(visit: Visit) -> ConsoleResponse:
     found = [dead[each] for each in wanted if each in dead]
     chosen = [staged for staged in found if visit.may(action.name, staged)]
     done = act_on_jobs(visit.session, action, chosen, visit.reason, topic=topic, as_of=format_time(as_of), cap=cap)
-    gone = [
-        (each.partition(":")[0], "it is not the dead letter any more that was shown")
-        for each in wanted
-        if each not in dead
-    ]
+    gone = [(each.rpartition(":")[0], NOT_SHOWN) for each in wanted if each not in dead]
     gone += [(staged.job.id, NOT_ALLOWED) for staged in found if staged not in chosen]
     return visit.render("jobs_done.html", title="Bulk action", action=action, done=done, skipped=gone)

@@ -30,7 +30,7 @@ def show_audit(visit: Visit) -> ConsoleResponse:
     found = list(search)
     if by_id and not search.complete:
         found = read_newest(visit.session, since, EXAMINED_ROWS // 2 if wanted else SHOWN_ROWS) or found
-    rows = [row for row in found if not wanted or any(each.startswith(wanted) for each in row.records)]
+    rows = [row for row in found if not wanted or any(each.lower().startswith(wanted) for each in row.records)]
     return visit.render(
         "audit.html",
         title="Audit",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from retrysafe.console.messages import ConsoleResponse
+from retrysafe.console.messages import ConsoleResponse, redirect
 from retrysafe.console.visit import Visit
 from retrysafe.stores.diagnosis import LABELS
 
 
 def show_doctor(visit: Visit) -> ConsoleResponse:
-    verdict = visit.console.verdict.read(anew=visit.request.param("again") == "1")
+    if visit.request.param("again") == "1":
+        visit.console.verdict.read(anew=True)
+        return redirect(visit.request.url("/doctor"))  # else the page would ask anew whenever it asks for itself
+    verdict = visit.console.verdict.read()
     return visit.render(
         "doctor.html",
         title="Doctor",

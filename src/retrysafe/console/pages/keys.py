@@ -153,7 +153,9 @@ def show_keys(visit: Visit) -> ConsoleResponse:
 
 def find_bulk_verbs(visit: Visit, wanted: KeyFilter) -> list[str]:
     """Bulk actions that can apply to this list. Others are not drawn."""
-    if wanted.state == State.UNCERTAIN.value:
+    if wanted.key:
+        verbs = []  # one key is acted on from its own page
+    elif wanted.state == State.UNCERTAIN.value:
         verbs = ["keys resolve"]
     elif wanted.state in ("lapsed", State.CLAIMED.value):
         verbs = ["keys release"]

@@ -42,6 +42,7 @@ def show_outbox(visit: Visit) -> ConsoleResponse:
         next_url=next_url,
         runs=runs,
         runs_complete=complete,
+        verbs=[verb for verb in ("retry", "drop") if visit.may(f"outbox {verb}")],
         now=visit.now,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from retrysafe.console.access import REVEAL
@@ -23,6 +24,8 @@ EXAMINED_AUDIT_ROWS = 1_000
 FIRST_ROW = 1
 NO_DECISION = frozenset({"keys forget"})
 """What applies to a key that waits for nobody."""
+SHOWN_HERE = frozenset({"operations show"})
+"""Commands that only show: this page does it."""
 
 
 def show_record(visit: Visit, id: str) -> ConsoleResponse:
@@ -37,13 +40,13 @@ def gather(visit: Visit, record: Record) -> dict[str, Any]:
     ledger = build_ledger(journal) if journal is not None else []
     rows, complete = find_audit_rows(visit, record)
     operation = visit.safe.operations.get(record.target)
-    why, actions = explain(record, now), find_actions(visit, record)
+    why, actions, seen = explain(record, now), find_actions(visit, record), describe_version(record, now)
     return {
         "title": "Key",
         "record": record,
         "now": now,
-        "seen": describe_version(record),
-        "changed": visit.request.param("seen") not in ("", describe_version(record)),
+        "seen": seen,
+        "changed": visit.request.param("seen") not in ("", seen),
         "why": why,
         "timeline": build_timeline(record, now, rows, ledger),
         "audit_complete": complete,
@@ -63,9 +66,10 @@ def gather(visit: Visit, record: Record) -> dict[str, Any]:
     }
 
 
-def describe_version(record: Record) -> str:
-    """Tells whether a record changed since a page was drawn."""
-    return f"{record.state.value}-{record.attempt}-{record.advances}"
+def describe_version(record: Record, now: int) -> str:
+    """Tells whether a record changed since a page was drawn, or what can be done with it: a lease lapses by itself."""
+    whole = (record.state.value, record.attempt, record.advances, record.started, explain(record, now).actions)
+    return hashlib.sha256(repr(whole).encode()).hexdigest()[:16]
 
 
 def read_journal(record: Record) -> OperationJournal | None:
@@ -103,7 +107,8 @@ def _list_applicable(visit: Visit, record: Record) -> list[str]:
     if record.namespace != visit.session.namespace:
         return []
     known = record.target in visit.safe.operations
-    return [each for each in explain(record, visit.now).actions if known or not each.startswith("operations")]
+    found = [each for each in explain(record, visit.now).actions if each not in SHOWN_HERE]
+    return [each for each in found if known or not each.startswith("operations")]
 
 
 def find_withheld(visit: Visit, record: Record) -> list[str]:
