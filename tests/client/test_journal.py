@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sqlite3
 import stat
 import threading
@@ -15,6 +14,7 @@ from retrysafe.client import Journal, KeyTooOld, RetriesError
 from retrysafe.client.journal import PlannedCall
 from retrysafe.core.times import DAY_MICROS, SECOND_MICROS
 from retrysafe.errors import FingerprintMismatch, StoreUnavailable
+from tests.forks import FORKS
 
 PLAN = PlannedCall("id-1", "order-7", "POST api/payments #1", "key-1", b"asked")
 LIFE = 3600.0
@@ -135,7 +135,7 @@ def many(path: Path) -> None:
 
 
 def test_processes_share_it(tmp_path: Path) -> None:
-    processes = [multiprocessing.get_context("spawn").Process(target=many, args=(tmp_path / "j.db",)) for _ in "123"]
+    processes = [FORKS.Process(target=many, args=(tmp_path / "j.db",)) for _ in "123"]
     for process in processes:
         process.start()
     for process in processes:

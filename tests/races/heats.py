@@ -9,7 +9,6 @@ refused for want of a connection is sent again, as the engine does; a claimer re
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from retrysafe.errors import StoreError, StoreOutage
 from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.registry import open_async_store, open_store
 from retrysafe.testing.builders import claim, record_of
+from tests.forks import FORKS
 from tests.races.racers import Grant
 
 CREW = 16
@@ -70,9 +70,8 @@ def run(race: Course) -> list[Grant]:
 
 
 def _apart(race: Course) -> list[Any]:
-    context = multiprocessing.get_context("spawn")
-    barrier, told = context.Barrier(len(race.crews)), context.Queue()
-    crews = [context.Process(target=crew, args=(race, colour, barrier, told)) for colour in race.crews]
+    barrier, told = FORKS.Barrier(len(race.crews)), FORKS.Queue()
+    crews = [FORKS.Process(target=crew, args=(race, colour, barrier, told)) for colour in race.crews]
     for each in crews:
         each.start()
     try:

@@ -6,7 +6,6 @@ once. A racer reports only what it was granted.
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 from retrysafe.stores.base import Store
 from retrysafe.stores.registry import open_store
 from retrysafe.testing.builders import claim, record_of
+from tests.forks import FORKS
 
 PROCESSES = 8
 THREADS = 25
@@ -41,10 +41,9 @@ class Race:
 
 def run_race(race: Race) -> list[Grant]:
     """Run one round in PROCESSES fresh processes; every grant anybody was told of."""
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(PROCESSES)
-    results: Any = context.Queue()
-    racers = [context.Process(target=_process, args=(race, barrier, results)) for _ in range(PROCESSES)]
+    barrier = FORKS.Barrier(PROCESSES)
+    results: Any = FORKS.Queue()
+    racers = [FORKS.Process(target=_process, args=(race, barrier, results)) for _ in range(PROCESSES)]
     for racer in racers:
         racer.start()
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import sqlite3
 from itertools import count
@@ -14,15 +13,12 @@ import pytest
 
 from retrysafe.core.ops import Lookup
 from retrysafe.core.states import State
+from tests.forks import FORKS
 from tests.transactions.crashing import ANSWER, KEY, pay
 from tests.transactions.lost import wait_for_the_dead
 from tests.transactions.rigs import World, connect_pymysql
 
 TABLES = ("orders", "charges")
-
-# Children of a server that has imported everything and opened nothing: a fresh process each, in milliseconds.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.transactions.crashing"])
 
 
 @pytest.fixture(

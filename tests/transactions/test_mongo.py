@@ -4,7 +4,6 @@ command, commits whose reply was lost, conflicts, other databases, and what is l
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import sqlite3
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from retrysafe.stores.mongo.receipts import MONGO
 from retrysafe.stores.sql.names import build_names
 from retrysafe.transactions import flow, run
 from retrysafe.transactions.failures import ErrorClass, classify_error, find_error_code, translate_error
+from tests.forks import FORKS
 from tests.opening import unique, with_option
 from tests.servers import MongoServer
 from tests.transactions import mongo_crashing
@@ -44,10 +44,6 @@ from tests.transactions.test_behaviours import stored
 from tests.waiting import until
 
 pytestmark = pytest.mark.store("mongodb")
-
-# Children of a server that has imported everything and opened nothing: a fresh process each, in milliseconds.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.transactions.crashing", "tests.transactions.mongo_crashing"])
 
 
 @pytest.fixture

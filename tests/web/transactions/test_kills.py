@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +11,11 @@ import pytest
 
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import Lookup
+from tests.forks import FORKS
 from tests.transactions.conftest import postgres_world, sqlite_world
 from tests.transactions.lost import wait_for_the_dead
 from tests.transactions.rigs import World
 from tests.web.transactions.crashing import CALLS, PAID, pay, retry
-
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.transactions.crashing", "tests.web.transactions.crashing"])
 
 STORES = {"sqlite": sqlite_world, "postgres": postgres_world}
 
