@@ -96,7 +96,7 @@ TEXTS: dict[str, Text] = {
     "operation-undone": Text(
         "An operator undid a run of an [operation](../howto/operations.md) with `retrysafe operations undo` or on the "
         "console. Every step that had begun was undone. This is the stored answer of the key.",
-        "Show that the request was undone. If the user wants it again, send it with a new key.",
+        "Show that the request was undone. To repeat it, send it with a new key.",
         "Nothing. The ledger of the run (`retrysafe operations show`) has the reason and each undo.",
         "Nothing: an operator decided it.",
     ),
@@ -122,7 +122,7 @@ TEXTS: dict[str, Text] = {
     "operation-given-up": Text(
         "A step of an [operation](../howto/operations.md) failed as often as `max_attempts` allows, or for good. "
         "The steps that were done have been [undone](../howto/sagas.md). This is the stored answer of the key.",
-        "Show that it failed. If the user wants it again, send it with a new key. `retrysafe.client` does not do that "
+        "Show that it failed. To repeat it, send it with a new key. `retrysafe.client` does not do that "
         "by itself.",
         "`retrysafe operations show` has the error of the step that failed, and each undo.",
         "Raise `Stop` or `Undo` with an answer of your own where you know that a step cannot succeed, such as for a "

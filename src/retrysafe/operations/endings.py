@@ -11,7 +11,7 @@ from retrysafe.engine.problem_documents import Problem, build_problem_document, 
 
 UNDONE = Problem(
     "", "operation-undone", "It was undone",
-    "An operator has undone this request. Send it with a new key if it is wanted again.",
+    "An operator has undone this request. Send it with a new key to repeat it.",
     False, True, 409,
 )  # fmt: skip
 PARTLY_UNDONE = Problem(
@@ -28,8 +28,8 @@ CANCELLED = Problem(
 )  # fmt: skip
 GIVEN_UP = Problem(
     "", "operation-given-up", "It could not be finished, and was undone",
-    "A part of this request failed for good, so the parts that were done have been undone. Send it with a new key if "
-    "it is wanted again.",
+    "A part of this request failed for good, so the parts that were done have been undone. Send it with a new key to "
+    "repeat it.",
     False, True, 502,
 )  # fmt: skip
 

@@ -275,7 +275,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "an operator who gave `operations resume` a reason",
         "an operator who resumed or undid a run of unknown outcome",
         "a body that caught `OperationChanged`",
-        "a client was told with a plain 409",
+        "a client got a plain 409",
     ),
     DELAY: (
         "a client that retried through code that refused the run",
