@@ -386,18 +386,12 @@ def sort_times(histogram: Histogram, labels: Labels, times: list[float]) -> int:
         return 0
     taken = take_all(times)
     cells, bounds, above = histogram.find_cells(labels), histogram.bounds, 0
-    seconds, place = sum(taken), bisect_left(bounds, min(taken))
-    if place == bisect_left(bounds, max(taken)):
-        # Most often all are in one bucket, and to see that takes a third of the time of sorting them.
-        cells[place] += len(taken)
-        cells[-1] += seconds
-        return len(taken)
     taken.sort()
     for place, bound in enumerate(bounds):
         below, above = above, bisect_right(taken, bound, above)
         cells[place] += above - below
     # Computed before: a call between the reading and the writing of a cell would let another thread in.
-    last, slowest = len(bounds), len(taken) - above
+    last, slowest, seconds = len(bounds), len(taken) - above, sum(taken)
     cells[last] += slowest
     cells[-1] += seconds
     return len(taken)
