@@ -6,9 +6,9 @@ way. Two states: `on`, the library as it is; `off`, a copy of it from whose sour
 taken out (without_figures.py, which writes both copies anew so that they differ in nothing else).
 
 Two measures. Instructions are counted by valgrind, in a process of its own for each case (callgrind.py).
-Processor time of the process is taken in rounds that go there and back (paired.py): the median of the differences of
-on from off, the quartiles, and beside it the control, a second process of off. Two processes of the same code differ
-by where their memory lies, so all of them are started anew a few times.
+Processor time of the process is taken in rounds that go there and back (paired.py): the difference of on from off, and
+beside it the control, a second process of off. Two processes of the same code differ by where their memory lies, by up
+to 6 %, so all of them are started anew several times: shown are the median and the quartiles of the starts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from benchmarks.apps import asgi_app
 from benchmarks.callgrind import count_twice, measure
 from benchmarks.in_process import call
-from benchmarks.paired import Difference, compare_rounds, run_rounds
+from benchmarks.paired import Difference, compare_starts, run_rounds
 from benchmarks.without_figures import copy_library, take_figures_out, write_anew
 from retrysafe.engine.figures import MAX_UNSORTED_TIMES
 
@@ -111,7 +111,7 @@ def measure_processor(
     """Figures against no figures, and no figures against the same."""
     sources = {**sources, "control": sources["off"]}
     slices: dict[str, list[float]] = {state: [] for state in sources}
-    found: list[dict[str, float]] = []
+    found: list[list[dict[str, float]]] = []
     for _ in range(starts):
         with ExitStack() as stack:
             parts = {state: start_server(stack, kind, which, source) for state, source in sources.items()}
@@ -120,9 +120,9 @@ def measure_processor(
                 slices[state].append(ask(parts[state], calls) / calls * 1e6)
                 return slices[state][-1]
 
-            found += run_rounds(tuple(sources), rounds, measure)
+            found.append(list(run_rounds(tuple(sources), rounds, measure)))
     least = {state: min(taken) for state, taken in slices.items()}
-    return ProcessorTime(least, compare_rounds(found, "on", "off"), compare_rounds(found, "control", "off"))
+    return ProcessorTime(least, compare_starts(found, "on", "off"), compare_starts(found, "control", "off"))
 
 
 def start_server(stack: ExitStack, kind: str, which: str, source: Path) -> subprocess.Popen[str]:
@@ -162,8 +162,8 @@ def describe(found: dict[str, float], unit: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.figures", description=__doc__)
     parser.add_argument("--calls", type=int, default=200, help="requests in a slice of a round (200)")
-    parser.add_argument("--rounds", type=int, default=12, help="rounds of processor time of each start (12)")
-    parser.add_argument("--starts", type=int, default=3, help="how often the processes are started anew (3)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of processor time of each start (5)")
+    parser.add_argument("--starts", type=int, default=9, help="how often the processes are started anew (9)")
     parser.add_argument("--counts", type=int, default=3, help="counts of the instructions of each state (3)")
     parser.add_argument("--no-valgrind", action="store_true", help="only processor time")
     parser.add_argument(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Difference(NamedTuple):
-    """Differences of rounds from the base, in per cent of the base."""
+    """Differences of rounds, or of starts, from the base, in per cent of the base."""
 
     median: float
     low: float
@@ -40,6 +40,16 @@ def run_rounds(states: Sequence[str], rounds: int, measure: Callable[[str], floa
 
 def compare_rounds(rounds: Sequence[dict[str, float]], state: str, base: str) -> Difference:
     """Pure. The difference of each round from its own base: what slows one round down is in both."""
-    found = [100 * (taken[state] - taken[base]) / taken[base] for taken in rounds]
+    return spread([100 * (taken[state] - taken[base]) / taken[base] for taken in rounds])
+
+
+def compare_starts(starts: Sequence[Sequence[dict[str, float]]], state: str, base: str) -> Difference:
+    """Pure. The rounds of each start give one difference. Processes of the same code differ by up to 6 %, for as long
+    as they live: rounds of one start are no independent findings, so the quartiles are those of the starts."""
+    return spread([compare_rounds(rounds, state, base).median for rounds in starts])
+
+
+def spread(found: list[float]) -> Difference:
+    """Pure. The median and the quartiles."""
     low, median, high = statistics.quantiles(found, n=4, method="inclusive") if len(found) > 1 else found * 3
     return Difference(median, low, high)

@@ -8,7 +8,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from retrysafe.core.times import SECOND_MICROS
 from retrysafe.stores.registry import open_store
 from retrysafe.testing.builders import claim, complete
 from tests.opening import store_url
+from tests.servers import ValkeyServer
 
 FOLDER = Path(__file__).parent
 STORES = [pytest.param(name, marks=pytest.mark.store(name)) for name in ("sqlite", "postgres", "redis")]
@@ -243,16 +244,10 @@ def test_a_scope_without_records_gets_no_receipt(
 def test_a_store_that_is_full(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """What looks still works, what writes says why not, and once there is room everything goes on."""
     shell = open_shell(request, tmp_path, "sqlite")
-    store = open_store(shell.url)
-    day = 86_400
-    now = time.time() - 3 * day
-    for number in range(50):
-        owner = store.execute(claim(f"old-{number}", retention=day, now=now))
-        assert store.execute(complete(owner, b"x" * 20_000, now=now))
-    store.close()
+    leave_expired(shell.url, 50)
     (found,) = shell.json("stats")
     assert found["reapable"] == 50
-    assert found["reaper_lag_seconds"] > day
+    assert found["reaper_lag_seconds"] > 86_400
 
     def no_room() -> None:
         # SQLite's shared memory has this size, so a reader can open the file. The log of a write outgrows it.
@@ -266,6 +261,72 @@ def test_a_store_that_is_full(request: pytest.FixtureRequest, tmp_path: Path) ->
     shell.run("reap", "--because", "the disk is full", "--yes")
     assert shell.until(lambda found: found["reapable"] == 0)
     shell.run("trigger", "crash", "--because", "drill")
+
+
+@pytest.fixture
+def valkey() -> Iterator[ValkeyServer]:
+    """A server of one's own: it is filled up, or killed."""
+    server = ValkeyServer()
+    server.start()
+    yield server
+    server.stop()
+
+
+def test_a_store_that_is_full_in_memory(valkey: ValkeyServer, tmp_path: Path) -> None:
+    """Deleting needs no room in Redis, so the command makes room first, and writes its audit row after that."""
+    shell = Shell(tmp_path, valkey.url)
+    leave_expired(shell.url, 50)
+    with valkey.client() as client:
+        used = client.info("memory")["used_memory"]
+        client.config_set("maxmemory", used - 500_000)
+        assert shell.ask("order-7")["status"] == 503
+        assert shell.ledger.read_text() == "", "it did not run"
+        (found,) = shell.json("stats")
+        assert found["reapable"] == 50
+        done = shell.run("reap", "--because", "the store is full", "--yes")
+        assert done.stdout == "50 deleted\n"
+        assert "no audit row yet" in done.stderr
+        assert shell.ask("order-7")["status"] == 201, "its retry runs"
+        (row,) = shell.json("audit")
+        assert (row["action"], row["result"]) == ("reap", {"reaped": 50})
+
+        leave_expired(shell.url, 3)
+        client.config_set("maxmemory", "1")
+        refused = shell.run("reap", "--because", "the store is full", "--yes", code=5)
+        assert "3 records deleted, and the store still takes no audit row" in refused.stderr
+        (found,) = shell.json("stats")
+        assert found["reapable"] == 0
+
+
+def leave_expired(url: str, number: int) -> None:
+    store, day = open_store(url), 86_400
+    now = time.time() - 3 * day
+    for each in range(number):
+        owner = store.execute(claim(f"old-{each}", namespace="default", retention=day, now=now))
+        assert store.execute(complete(owner, b"x" * 20_000, now=now))
+    store.close()
+
+
+def test_a_store_that_was_down(valkey: ValkeyServer, tmp_path: Path) -> None:
+    """Nothing runs meanwhile, and each command says so. When the store is back, everything goes on as if nothing had
+    been: what was answered is replayed, what was refused runs."""
+    shell = Shell(tmp_path, valkey.url)
+    assert shell.ask("order-7")["status"] == 201
+    valkey.kill()
+    for key in ("order-7", "order-8"):
+        assert shell.ask(key)["status"] == 503
+    told = shell.run("doctor", code=5).stderr
+    assert str(valkey.port) in told
+    shell.run("keys", "resolve", "order-8", "--did-not-happen", "--because", "a guess", code=5)
+    assert shell.ledger.read_text() == "charge\n", "nothing ran"
+
+    valkey.resume()
+    shell.run("doctor")
+    assert shell.ask("order-7")["replayed"] == "true"
+    assert shell.ask("order-8")["status"] == 201
+    assert shell.ledger.read_text() == "charge\ncharge\n"
+    assert shell.json("keys", "list", "--state", "uncertain") == []
+    assert shell.json("audit") == [], "the decision that could not be stored was not made"
 
 
 LOOKING = (

@@ -1,6 +1,6 @@
 """An application for test_three_am.py: a guarded route and an outbox, called from the command line.
 
-python three_am_app.py URL LEDGER pay KEY [--die]     one request; with --die the process is killed in the handler
+python three_am_app.py KEY SCOPE     one request; with THREE_AM_DIE=1 the process is killed in the handler
 """
 
 from __future__ import annotations
@@ -66,6 +66,5 @@ def request(key: str, scope: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    safe.migrate()
     print(json.dumps(request(sys.argv[1], sys.argv[2])))
     safe.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.paired import compare_rounds, run_rounds
+from benchmarks.paired import compare_rounds, compare_starts, run_rounds
 
 STATES = ("on", "off", "control")
 
@@ -44,3 +44,11 @@ def test_one_disturbed_round_does_not_move_the_median() -> None:
 def test_the_spread_is_the_middle_half_of_the_rounds() -> None:
     rounds = [{"on": 100.0 + each, "off": 100.0} for each in (-4, -2, 0, 2, 4)]
     assert compare_rounds(rounds, "on", "off") == (0, -2, 2)
+
+
+def test_a_start_counts_once_however_many_rounds_it_has() -> None:
+    """One start whose memory lies badly is not more often wrong for being asked more often."""
+    good = [{"on": 101.0, "off": 100.0}] * 3
+    bad = [{"on": 107.0, "off": 100.0}] * 20
+    assert compare_starts([good, bad, good, good, good], "on", "off") == (1, 1, 1)
+    assert compare_starts([good, bad], "on", "off") == (4, 2.5, 5.5)

@@ -72,3 +72,10 @@ def test_one_record_is_not_records(url: str, capsys: pytest.CaptureFixture[str])
     store.close()
     assert main(["erase", url, "--scope", "acme", *BECAUSE]) == 1
     assert "2 records were left; finish them and erase again" in capsys.readouterr().err
+
+
+def test_a_receipt_for_people_has_no_python_in_it(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["erase", url, "--scope", "acme", *BECAUSE]) == 1
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert (rows["complete"], rows["next"], rows["audit"]) == ("no", "-", "-")
+    assert rows["unfinished_ids"] == claim("working", scope="acme").id.hex()

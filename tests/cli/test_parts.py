@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from retrysafe.cli import completion
 from retrysafe.cli.key_actions import decide_forget, decide_release, decide_resolve
-from retrysafe.cli.main import build_parser, main
+from retrysafe.cli.main import COMMANDS, build_parser, main
 from retrysafe.cli.operations import translate_old
 from retrysafe.cli.output import format_age, printable
 from retrysafe.cli.parsing import move_app, move_url, suggest
@@ -255,6 +256,14 @@ def test_completion_in_zsh(
     done = subprocess.run([zsh, "-f", "-c", asked], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stderr == ""
     assert expected in done.stdout.split()
+
+
+def test_a_command_has_one_help_text() -> None:
+    """`retrysafe --help` imports no command, so it has a text of its own. The reference page has the command's."""
+    (commands,) = [each for each in build_parser()._actions if isinstance(each, argparse._SubParsersAction)]
+    assert {each.dest: each.help for each in commands._choices_actions} == {
+        name: text for name, (_, text) in COMMANDS.items()
+    }
 
 
 def test_help_imports_little_of_ours() -> None:

@@ -51,6 +51,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
 
 def test_a_dead_letter_is_not_due(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = said(capsys, "outbox", "list", url)
+    assert "1 delivery " in shown
     assert "due 20" not in shown
     assert "died 20" in shown
 

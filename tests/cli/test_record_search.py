@@ -84,12 +84,13 @@ def test_with_its_scope_a_key_is_one_look(show: Any, seen: Watched) -> None:
     assert set(seen.op_types) == {Lookup}
 
 
-def test_a_key_that_is_not_there_is_one_look_too_with_its_scope(show: Any, seen: Watched) -> None:
+def test_a_key_that_is_not_there_is_looked_up_and_not_searched_with_its_scope(show: Any, seen: Watched) -> None:
     code, out, err = show("no-such-key", "--scope", "tenant")
     assert (code, out) == (3, "")
     assert "'default'" in err, "it says where it looked"
     assert "--namespace" in err
-    assert set(seen.op_types) == {Lookup}
+    assert set(seen.op_types) == {Lookup, List}
+    assert len(seen.pages) == 1, "whether the scope is mistyped: the first record that has it ends that search"
 
 
 def test_every_kind_and_what_was_observed_is_found_by_scope(show: Any, seen: Watched) -> None:

@@ -263,3 +263,38 @@ def test_the_servers_reason_is_said_once(
     url = before.rpartition("/")[0] + "/no_such_database?pool_timeout=2"
     assert main([*words, url]) == 5
     assert capsys.readouterr().err.count('database "no_such_database" does not exist') == 1
+
+
+DASHED = (
+    (("keys", "why", "-Vx3"), "-- -Vx3"),
+    (("keys", "resolve", "-Vx3", "--did-not-happen", *BECAUSE), "-- -Vx3"),
+    (("outbox", "retry", "-Vx3", *BECAUSE), "-- -Vx3"),
+    (("keys", "why", "k", "--scope", "-Vx3"), "--scope=-Vx3"),
+    (("erase", "--scope", "-Vx3", *BECAUSE), "--scope=-Vx3"),
+)
+
+
+@pytest.mark.parametrize(("words", "written"), DASHED, ids=str)
+def test_a_value_that_begins_with_a_dash(
+    url: str, store: Store, words: tuple[str, ...], written: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A random key in base64 does now and then, and argparse takes it for an option. The error says how to write it."""
+    with pytest.raises(SystemExit) as ended:
+        main([*words, url])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.rstrip().endswith(written)
+
+
+def test_what_begins_with_a_dash_can_be_found(url: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    store.execute(claim("-Vx3", scope="-acme", lease=3600, now=None))
+    assert main(["keys", "why", url, "--scope=-acme", "--", "-Vx3"]) == 0
+    assert main(["erase", url, "--scope=-acme", *BECAUSE]) == 1
+    told = capsys.readouterr().err
+    assert "retrysafe keys list --scope=-acme" in told, "a command that can be copied"
+
+
+def test_an_option_that_is_mistyped_is_no_value(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (("keys", "list", "-x"), ("stats", "-x"), ("keys", "why", "k", "--scop=x")):
+        with pytest.raises(SystemExit):
+            main([*words, url])
+        assert "after '--'" not in capsys.readouterr().err

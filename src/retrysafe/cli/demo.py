@@ -16,7 +16,7 @@ NEEDED = ("uvicorn", "fastapi", "httpx", "jinja2")
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "demo",
-        help="serve a checkout page: click twice, cut the network, kill the server, and see one charge",
+        help="serve a demo payments API with a page for your browser",
         examples=(
             "retrysafe demo --port 8080",
             "retrysafe demo --store postgresql://localhost/demo",

@@ -21,7 +21,7 @@ from retrysafe.core.ops import List
 from retrysafe.core.records import Record
 from retrysafe.core.times import format_time
 from retrysafe.errors import StoreError, UsageError
-from retrysafe.operators.follow_up import build_command
+from retrysafe.operators.follow_up import build_command, name_scope
 from retrysafe.operators.key_actions import decide_forget, is_forgotten
 from retrysafe.operators.name_check import suggest_names
 from retrysafe.operators.record_search import bound_pages, count_examined
@@ -170,7 +170,7 @@ def print_receipt(args: argparse.Namespace, receipt: dict[str, Any], note: str) 
         print_note(note)
     left = sum(receipt[name] for name in LEFT)
     if left:
-        listing = build_command("keys", "list", "--scope", args.scope, namespace=receipt["namespace"])
+        listing = build_command("keys", "list", *name_scope(args.scope), namespace=receipt["namespace"])
         were, them = ("was", "it") if left == 1 else ("were", "them")
         print_note(f"{format_count(left, 'record')} {were} left; finish {them} and erase again: {listing}")
     return exits.REFUSED if left else exits.DONE

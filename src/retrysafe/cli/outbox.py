@@ -226,7 +226,7 @@ def format_row(staged: StagedJob) -> tuple[str, ...]:
     job = summarize_job(staged)
     order = f" (order {staged.job.order})" if staged.job.order else ""
     topic = shorten(f"{staged.job.topic}{order}", 60)
-    count = f"{staged.attempts} deliveries"
+    count = "1 delivery" if staged.attempts == 1 else f"{staged.attempts} deliveries"
     return (
         job["id"],
         job["state"],

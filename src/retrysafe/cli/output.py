@@ -105,7 +105,16 @@ def print_error(text: str) -> None:
 def print_pairs(pairs: Mapping[str, Any]) -> None:
     width = max(map(len, pairs), default=0)
     for name, value in pairs.items():
-        print(f"{name:{width}}  {printable(value)}")
+        print(f"{name:{width}}  {printable(format_value(value))}")
+
+
+def format_value(value: Any) -> Any:
+    """A value as people read it, not as Python writes it."""
+    if value is None or value == []:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def printable(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 from retrysafe.stores.schemes import is_store_scheme
@@ -12,6 +12,8 @@ from retrysafe.stores.schemes import is_store_scheme
 _CHOICE = re.compile(r"invalid choice: '([^']*)'")
 _FILE = re.compile(r"unrecognized arguments: (?:.* )?([^-\s]\S*\.(db|sqlite|sqlite3|duckdb))(?: |$)")
 _ADDRESS = re.compile(r"unrecognized arguments: (?:.* )?https?://")
+_NO_VALUE = re.compile(r"argument (?:\S+/)?(-{1,2}[\w-]+): expected one argument")
+_NO_OPERAND = re.compile(r"arguments are required|unrecognized arguments: -\w")
 _UNKNOWN = re.compile(r"unrecognized arguments: (-{1,2}[\w-]+)")
 
 
@@ -37,6 +39,7 @@ class Parser(argparse.ArgumentParser):
         options["allow_abbrev"] = False
         super().__init__(*args, **options)
         self.takes_url, self.takes_app, self.rewrite = takes_url, takes_app, rewrite
+        self._words: list[str] = []
         if takes_app is not None:
             self.add_argument(
                 "--app",
@@ -61,6 +64,7 @@ class Parser(argparse.ArgumentParser):
                 self._check_one_store(args)
                 args = move_url(args, self._takes_value)
             args = args if self.takes_app is None else move_app(args, self._takes_value, self.takes_app)
+            self._words = args
         return super().parse_known_args(args, namespace)
 
     def _check_one_store(self, args: list[str]) -> None:
@@ -76,7 +80,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         hint = suggest(message, self._list_choices(), list(self._option_string_actions))
-        super().error(f"{message}{hint}")
+        operands = any(not each.option_strings for each in self._actions)
+        super().error(f"{message}{hint or explain_dash(message, self._words, self._option_string_actions, operands)}")
 
     def list_commands(self) -> dict[str, Parser]:
         """The parsers of the commands below this one, by their names."""
@@ -177,6 +182,20 @@ def suggest(message: str, choices: Sequence[str], options: Sequence[str]) -> str
     else:
         near = difflib.get_close_matches(meant, choices, 1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def explain_dash(message: str, words: Sequence[str], options: Collection[str], takes_operand: bool) -> str:
+    """How to write a value that begins with a dash, as every 64th random key in base64 does; or nothing. argparse takes
+    it for an option, so it says that the value is missing."""
+    wanted = _NO_VALUE.search(message)
+    for before, word in zip(["", *words], words, strict=False):
+        if not word.startswith("-") or word in options or word == "--":
+            continue
+        if wanted is not None and before == wanted.group(1):
+            return f"; a value that begins with '-' is written {before}={word}"
+        if not word.startswith("--") and _NO_OPERAND.search(message) and takes_operand:
+            return f"; a key or an id that begins with '-' stands last, after '--': -- {word}"
+    return ""
 
 
 def add_json(parser: argparse.ArgumentParser, text: str = "print one JSON object per line") -> None:

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from retrysafe.cli import exits
-from retrysafe.cli.output import ProgressLine, age_seconds, format_age, print_json, print_note
+from retrysafe.cli.output import ProgressLine, age_seconds, format_age, format_count, print_json, print_note
 from retrysafe.cli.parsing import add_json, add_reason
 from retrysafe.cli.session import Audit, AuditNotWritten, Session, make_entry, open_session
 from retrysafe.cli.signals import gate
 from retrysafe.core.backlog import Backlog
 from retrysafe.core.ops import Reap
+from retrysafe.engine.audit import AuditEntry
 from retrysafe.errors import UsageError
 
 BATCH_ROWS = 250
@@ -61,6 +62,16 @@ def note_progress(audit: Audit, reaped: int) -> None:
         audit.keep_alive()
 
 
+def write_late_row(session: Session, entry: AuditEntry, reaped: int) -> None:
+    """Write the audit row after the deletion. Raises AuditNotWritten if the store is still too full for it."""
+    try:
+        with session.act(entry) as audit:
+            audit.result = {"reaped": reaped}
+    except AuditNotWritten as error:
+        known = f"{format_count(reaped, 'record')} deleted, and the store still takes no audit row of it"
+        raise AuditNotWritten(str(error), f"{known}; make room by other means, too") from error
+
+
 def run(args: argparse.Namespace) -> int:
     if args.limit < 1:
         raise UsageError(f"--limit {args.limit}: give 1 or more")
@@ -83,8 +94,7 @@ def run(args: argparse.Namespace) -> int:
             # A full store refuses new records, and deleting is what makes room.
             print_note(f"no audit row yet: {error}")
             reaped = delete_expired(session, args.limit, lambda so_far: None)
-            with session.act(entry) as audit:
-                audit.result = {"reaped": reaped}
+            write_late_row(session, entry, reaped)
     if args.json:
         print_json({"reapable": 0, "truncated": False, "lag_seconds": None, "reaped": reaped})
     else:

@@ -20,7 +20,7 @@ SHOWN_ITEMS = 100
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "reconcile",
-        help="compare our records with the other system's",
+        help="compare our records with another system's",
         description="Compares both sides and changes nothing. Exits with 0 if they agree, 1 if they differ, and 2 if "
         "the comparison failed.",
         examples=("retrysafe reconcile myapp.reconcile:charges --json",),

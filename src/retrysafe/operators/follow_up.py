@@ -47,6 +47,11 @@ def build_command(*words: Any, namespace: str = DEFAULT_NAMESPACE, then: str = "
     return f"{command} {then}".rstrip()
 
 
+def name_scope(scope: str) -> tuple[str, ...]:
+    """`--scope acme`. In one word if the scope begins with a dash, or it would be read as an option."""
+    return (f"--scope={scope}",) if scope.startswith("-") else ("--scope", scope)
+
+
 def _add_store(words: tuple[Any, ...]) -> tuple[Any, ...]:
     url, app = _named.get()
     if APP_PLACEHOLDER in words:  # the application knows its store
