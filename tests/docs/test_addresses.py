@@ -14,7 +14,7 @@ SHIPPED = (
     "monitoring/dashboard.json",
     "mkdocs.yml",
     "pyproject.toml",
-    "src/retrysafe/web/problems.py",
+    "src/retrysafe/engine/problem_documents.py",
 )
 
 
