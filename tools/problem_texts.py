@@ -102,8 +102,8 @@ TEXTS: dict[str, Text] = {
     ),
     "operation-undone-in-part": Text(
         "A run of an [operation](../howto/operations.md) was ended, and a step that had been sent to another system "
-        "has no `undo`. With status 409 an operator ended it (`retrysafe operations undo RUN --leave-effects`); with 502 "
-        "a step failed for good. The steps that have an `undo` were undone.",
+        "has no `undo`. With status 409 an operator ended it (`retrysafe operations undo RUN --leave-effects`); with "
+        "502 a step failed for good. The steps that have an `undo` were undone.",
         "Do not send the request with a new key by yourself: what could not be undone would be done twice. Ask the "
         "operator.",
         "`retrysafe operations show` lists what was kept. Correct it by hand in the other system, then tell the client "
