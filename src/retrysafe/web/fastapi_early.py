@@ -36,12 +36,11 @@ from retrysafe.web.exchange_context import ResponseReady
 from retrysafe.web.fastapi_endpoint import (
     PRINCIPAL,
     REQUEST,
-    AnsweredResponse,
     Arguments,
     ProtectedEndpoint,
     find_protected,
 )
-from retrysafe.web.starlette import ANSWERS, build_target, respond
+from retrysafe.web.starlette import ANSWERS, AnsweredResponse, build_target, respond
 
 _ARGUMENTS = "retrysafe.arguments"
 _FINGERPRINTED = frozenset({"body", "path", "query"})

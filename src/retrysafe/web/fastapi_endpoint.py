@@ -26,14 +26,19 @@ from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
 from retrysafe.web.accepted_routes import mark_accepting
 from retrysafe.web.asgi_adapter import OperationAnswer, claim_or_identify, find_exchange
-from retrysafe.web.asgi_answer import RESPONSE_BODY, RESPONSE_START
 from retrysafe.web.endpoint_entry import ENTERED, declare_marked
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.exchange_context import ResponseReady
 from retrysafe.web.keyless import KeylessExchange
 from retrysafe.web.openapi import Strength
-from retrysafe.web.starlette import ANSWERS, INSTALL_HINT, build_target, respond, respond_if_answer
-from retrysafe.web.sync_async import AsyncExchange
+from retrysafe.web.starlette import (
+    ANSWERS,
+    INSTALL_HINT,
+    AnsweredResponse,
+    build_target,
+    respond,
+    respond_if_answer,
+)
 from retrysafe.web.transaction_io import TX_ARGUMENT, TransactionRequest, aclaim_in_transaction
 
 Endpoint = Callable[..., Any]
@@ -75,21 +80,6 @@ class ProtectedEndpoint(NamedTuple):
     protection: Protection
     wrapper: Endpoint
     """What FastAPI calls."""
-
-
-class AnsweredResponse(Response):
-    """The endpoint was not called. The middleware sends its answer, and what is inside of it sees the status alone."""
-
-    def __init__(self, exchange: AsyncExchange) -> None:
-        assert exchange.response is not None, "a refusal leaves its answer in the exchange"
-        self.status_code = exchange.response.status
-        self.background = None
-        self.body = b""
-        self.raw_headers = []
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": RESPONSE_START, "status": self.status_code, "headers": []})
-        await send({"type": RESPONSE_BODY, "body": b""})
 
 
 def protect_endpoint(endpoint: Endpoint, protection: Protection) -> Endpoint:

@@ -313,7 +313,7 @@ async def test_an_argument_outside_of_the_fingerprint_is_validated_before_a_repl
     assert len(world.runs) == 1
 
 
-@pytest.mark.parametrize("way", ["early", "whole"])
+@pytest.mark.parametrize("way", ["early", "whole", "dependency"])
 @pytest.mark.parametrize("refusing", ["missing header", "wrong header", "own rejection"])
 @pytest.mark.parametrize("also", ["", "invalid body"])
 async def test_a_check_that_was_not_asked_or_that_rejects_answers_nothing_stored(
@@ -327,11 +327,14 @@ async def test_a_check_that_was_not_asked_or_that_rejects_answers_nothing_stored
         if x_role != 7:
             raise RequestValidationError([{"loc": ("body",), "msg": "not yours", "type": "refused"}])
 
-    @world.app.post("/pay", dependencies=[Depends(may_pay)])
-    @idempotent(world.account, Policy(invalid="store"))
     async def pay(order: Annotated[dict[str, int], Body()]) -> dict[str, int]:
         return world.ran()
 
+    protect = idempotent(world.account, Policy(invalid="store"))
+    if way == "dependency":
+        world.app.post("/pay", dependencies=[Depends(may_pay), Depends(protect)])(pay)
+    else:
+        world.app.post("/pay", dependencies=[Depends(may_pay)])(protect(pay))
     allowed = keyed("k", **{"x-role": "7"})
     refused = {"missing header": {}, "wrong header": {"x-role": "seven"}, "own rejection": {"x-role": "8"}}[refusing]
     async with calling(world.app) as http:
