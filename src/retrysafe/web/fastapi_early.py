@@ -70,6 +70,9 @@ class EarlyClaim:
     async def _claim_and_run(self, request: Request) -> Any:
         """What answers the request: a response, or another ASGI application."""
         scope, body = request.scope, None
+        stack = scope.get("fastapi_inner_astack")
+        if stack is None:
+            return self._whole  # an older FastAPI: contexts of dependencies are the handler's own
         if self._reads_body:
             # Before the dependencies run, as FastAPI does, and with its words: dependencies may read the body, too.
             try:
@@ -80,7 +83,7 @@ class EarlyClaim:
             request=request,
             dependant=self._first,
             response=_NOBODYS,
-            async_exit_stack=scope.get("fastapi_inner_astack"),  # type: ignore[arg-type]
+            async_exit_stack=stack,
             embed_body_fields=False,
         )
         arguments, exchange, names = solved.values, scope[EXCHANGE], self._names

@@ -690,3 +690,11 @@ async def test_versions_of_fastapi_that_it_does_not_know_go_the_whole_way(
     first, again = await pay_twice(world.app)
     assert is_replay(first, again)
     assert not is_early(world.app)
+
+
+async def test_a_fastapi_that_keeps_the_contexts_to_itself_goes_the_whole_way(world: World) -> None:
+    add_pay(world)
+    await pay_twice(world.app)
+    (route,) = [route for _, route in walk_routes(world.app.routes) if route.path == "/pay"]
+    request = Request({"type": "http", "method": "POST", "path": "/pay", "headers": []})
+    assert await route.app.early._claim_and_run(request) == route.app._run_whole
