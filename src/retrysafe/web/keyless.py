@@ -89,8 +89,10 @@ class KeylessSyncExchange(_Keyless, SyncExchange):
 async def run_keyless(exchange: KeylessExchange, app: Any, scope: Any, receive: Any, send: Send) -> None:
     """Run the application with its exchange, and send its answer, or the refusal."""
 
+    listed = exchange.route.listed
+
     def send_unless_refused(message: Message) -> Awaitable[None]:
-        if exchange.response is None and exchange.route.listed and message["type"] == RESPONSE_START:
+        if listed and exchange.response is None and message["type"] == RESPONSE_START:
             exchange.refuse_if_unprotected(message["status"])
         return send(message) if exchange.response is None else _drop_message()
 
