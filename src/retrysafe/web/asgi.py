@@ -35,6 +35,7 @@ from retrysafe.web.exchange_context import (
     set_current_exchange,
 )
 from retrysafe.web.key_usage import KeyUsageStats
+from retrysafe.web.keyless import KeylessExchange
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope, Settings
 from retrysafe.web.sync_async import AsyncExchange
@@ -143,7 +144,7 @@ class IdempotencyMiddleware:
         if self.settings.scope is not None:
             self.settings.census.count(route.target, "", "missing", route.series[1])
             return await self.app(scope, receive, send)
-        exchange = AsyncExchange(self.settings, view_from_scope(scope), route, ())
+        exchange = KeylessExchange(self.settings, scope, route)
         exchange.uncaptured = True
         token = set_current_exchange(exchange)
         try:

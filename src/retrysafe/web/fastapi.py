@@ -52,8 +52,8 @@ def idempotent(
     header: str = DEFAULT_HEADER,
 ) -> IdempotentDependency:
     """A decorator for an endpoint, below `@app.post(...)`: `@idempotent(scope=current_account)`. It claims the
-    request's key when everything else that FastAPI resolves is there. An argument of the endpoint that is annotated
-    with `Key` (or `Key | None`) is the key.
+    request's key when your dependencies have run. An argument of the endpoint that is annotated with `Key` (or
+    `Key | None`) is the key.
 
     It is also a dependency, for routers and for endpoints that `yield`: `Depends(idempotent(scope=current_account))`,
     whose value is the key.

@@ -8,6 +8,8 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from fastapi import Depends, Header, HTTPException, Request, params
+from fastapi.dependencies.utils import request_params_to_args
+from fastapi.exceptions import RequestValidationError
 
 from retrysafe.core.keys import Key
 from retrysafe.errors import UsageError
@@ -48,7 +50,11 @@ class IdempotentDependency:
         return self.resolve(**values) if endpoint is None else protect_endpoint(endpoint, self)
 
     async def resolve(self, request: Request, principal: Any, idempotency_key: str | None = None) -> Any:
-        key: Key | None = await claim(request, principal, self.policy, strength=self.strength, refusal=Refusal)
+        try:
+            key: Key | None = await claim(request, principal, self.policy, strength=self.strength, refusal=Refusal)
+        except Refusal:
+            _reject_if_unasked(request)
+            raise
         return key
 
 
@@ -62,12 +68,35 @@ class TransactionalDependency(IdempotentDependency):
     async def resolve(  # type: ignore[override]  # FastAPI recognises a dependency with `yield` by this
         self, request: Request, principal: Any, idempotency_key: str | None = None
     ) -> AsyncIterator[Any]:
-        transaction = await claim_in_transaction(request, principal, self.policy, tx=self.tx, refusal=Refusal)
+        try:
+            transaction = await claim_in_transaction(request, principal, self.policy, tx=self.tx, refusal=Refusal)
+        except Refusal:
+            _reject_if_unasked(request)
+            raise
         if transaction is None:
             yield None
             return
         async with transaction.lend_handle(lambda: Refusal(request.scope[EXCHANGE])) as handle:
             yield handle
+
+
+def _reject_if_unasked(request: Request) -> None:
+    """Reject the request, instead of answering what is stored, if a header or a cookie is missing or invalid. FastAPI
+    does not call a dependency whose header is missing, goes on with the next, and rejects the request only at the end:
+    so a dependency that would have refused the caller may not have been asked."""
+    route = request.scope.get("fastapi", {}).get("effective_route_context") or request.scope.get("route")
+    provider, todo = getattr(route, "dependency_overrides_provider", None), [getattr(route, "dependant", None)]
+    if todo == [None] or (provider is not None and provider.dependency_overrides):
+        return
+    errors: list[Any] = []
+    while todo:
+        one: Any = todo.pop(0)
+        errors += request_params_to_args(one.header_params, request.headers)[1]
+        errors += request_params_to_args(one.cookie_params, request.cookies)[1]
+        todo += one.dependencies
+    if errors:
+        request.scope[EXCHANGE].response = None
+        raise RequestValidationError(errors)
 
 
 def _build_signature(depends: params.Depends, header: str, mark: Json) -> Signature:

@@ -1,8 +1,11 @@
 """FastAPI: what `@idempotent(...)` makes of an endpoint.
 
-FastAPI resolves the principal with the endpoint's other arguments. So the request is authenticated, allowed and valid
-before its key is claimed, and no dependency of ours has to be resolved. If the answer is stored already, the endpoint
-is not called, and FastAPI gets a bare response: nothing is raised, so dependencies with `yield` end as usual.
+FastAPI resolves the principal with the endpoint's other arguments. So the request is authenticated and allowed before
+its key is claimed, and no dependency of ours has to be resolved. If the answer is stored already, the endpoint is not
+called, and FastAPI gets a bare response: nothing is raised, so dependencies with `yield` end as usual.
+
+Most routes claim before they come here (fastapi_early.py). This is the way of the others, and of requests without a
+key.
 """
 
 from __future__ import annotations
@@ -23,21 +26,27 @@ from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
 from retrysafe.web.accepted_routes import mark_accepting
 from retrysafe.web.asgi_adapter import OperationAnswer, claim_or_identify, find_exchange
-from retrysafe.web.asgi_answer import RESPONSE_BODY, RESPONSE_START
 from retrysafe.web.endpoint_entry import ENTERED, declare_marked
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.exchange_context import ResponseReady
 from retrysafe.web.keyless import KeylessExchange
 from retrysafe.web.openapi import Strength
-from retrysafe.web.starlette import ANSWERS, INSTALL_HINT, build_target, respond, respond_if_answer
-from retrysafe.web.sync_async import AsyncExchange
+from retrysafe.web.starlette import (
+    ANSWERS,
+    INSTALL_HINT,
+    AnsweredResponse,
+    build_target,
+    respond,
+    respond_if_answer,
+)
 from retrysafe.web.transaction_io import TX_ARGUMENT, TransactionRequest, aclaim_in_transaction
 
 Endpoint = Callable[..., Any]
 
 REQUEST = "retrysafe_request"
 PRINCIPAL = "retrysafe_principal"
-_PROTECTION = "_retrysafe_protection"
+"""The names of arguments that FastAPI resolves for us, where the endpoint did not ask for them."""
+_PROTECTED = "_retrysafe_protected"
 
 
 class Protection(Protocol):
@@ -61,19 +70,16 @@ class Arguments(NamedTuple):
     """True if the endpoint asks for its transaction."""
 
 
-class AnsweredResponse(Response):
-    """The endpoint was not called. The middleware sends its answer, and what is inside of it sees the status alone."""
+class ProtectedEndpoint(NamedTuple):
+    """What `idempotent(...)` has made of an endpoint."""
 
-    def __init__(self, exchange: AsyncExchange) -> None:
-        assert exchange.response is not None, "a refusal leaves its answer in the exchange"
-        self.status_code = exchange.response.status
-        self.background = None
-        self.body = b""
-        self.raw_headers = []
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": RESPONSE_START, "status": self.status_code, "headers": []})
-        await send({"type": RESPONSE_BODY, "body": b""})
+    endpoint: Endpoint
+    run: Endpoint
+    """The endpoint as an async function."""
+    names: Arguments
+    protection: Protection
+    wrapper: Endpoint
+    """What FastAPI calls."""
 
 
 def protect_endpoint(endpoint: Endpoint, protection: Protection) -> Endpoint:
@@ -81,20 +87,28 @@ def protect_endpoint(endpoint: Endpoint, protection: Protection) -> Endpoint:
     _check_endpoint(endpoint)
     signature, names = plan_arguments(read_signature(endpoint), protection)
     wrap = _wrap_in_transaction if protection.strength == "transaction" else _wrap_guarded
-    call_protected = wrap(endpoint, names, protection)
+    run = _make_async(endpoint)
+    call_protected = wrap(endpoint, run, names, protection)
     call_protected.__signature__ = signature  # type: ignore[attr-defined]
-    setattr(call_protected, _PROTECTION, protection)
+    setattr(call_protected, _PROTECTED, ProtectedEndpoint(endpoint, run, names, protection, call_protected))
     return declare_marked(mark_accepting(call_protected, protection.policy), endpoint)
 
 
 def find_protection(endpoint: Any) -> Any:
     """What the endpoint's decorator was given, or None. `functools.wraps` hands it on to decorators above."""
-    return getattr(endpoint, _PROTECTION, None)
+    found: ProtectedEndpoint | None = getattr(endpoint, _PROTECTED, None)
+    return None if found is None else found.protection
 
 
-def _wrap_guarded(endpoint: Endpoint, names: Arguments, protection: Protection) -> Endpoint:
+def find_protected(endpoint: Any) -> ProtectedEndpoint | None:
+    """The protected endpoint, if no other decorator stands above ours."""
+    found: ProtectedEndpoint | None = getattr(endpoint, _PROTECTED, None)
+    return found if found is not None and found.wrapper is endpoint else None
+
+
+def _wrap_guarded(endpoint: Endpoint, run: Endpoint, names: Arguments, protection: Protection) -> Endpoint:
     """Claim the key, or only read it for an operation, and call the endpoint."""
-    run, policy, strength = _make_async(endpoint), protection.policy, protection.strength
+    policy, strength = protection.policy, protection.strength
 
     @functools.wraps(endpoint)
     async def call_protected(**values: Any) -> Any:
@@ -117,9 +131,9 @@ def _wrap_guarded(endpoint: Endpoint, names: Arguments, protection: Protection) 
     return call_protected
 
 
-def _wrap_in_transaction(endpoint: Endpoint, names: Arguments, protection: Protection) -> Endpoint:
+def _wrap_in_transaction(endpoint: Endpoint, run: Endpoint, names: Arguments, protection: Protection) -> Endpoint:
     """Claim the key by opening a transaction, and call the endpoint in it."""
-    run, policy, tx = _make_async(endpoint), protection.policy, protection.tx
+    policy, tx = protection.policy, protection.tx
 
     @functools.wraps(endpoint)
     async def call_protected(**values: Any) -> Any:

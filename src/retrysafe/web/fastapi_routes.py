@@ -20,9 +20,11 @@ from retrysafe.web.asgi_answer import Message, Send
 from retrysafe.web.endpoint_entry import ENTERED, REFUSED, UNKNOWN, EndpointEntry, is_marked, mark_endpoint
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.fastapi_dependency import IdempotentDependency
+from retrysafe.web.fastapi_early import are_of_fingerprint, find_early_claim
 from retrysafe.web.fastapi_endpoint import find_protection
 from retrysafe.web.routes import SAFE_METHODS
 from retrysafe.web.starlette import OuterRoute
+from retrysafe.web.sync_async import AsyncExchange
 
 _HANDLERS = "starlette.exception_handlers"
 Handlers = Mapping[Any, Callable[..., Any]]
@@ -96,8 +98,8 @@ def mark_route(route: Any) -> bool:
     for one in _walk_dependants(dependant):
         if isinstance(one.call, IdempotentDependency):
             one.header_params = []  # the document gets it from us; FastAPI need not resolve it for each request
-    if find_protection(dependant.call) is not None and not isinstance(route.app, RejectionWatch):
-        route.app = RejectionWatch(route.app, route)
+    if find_protection(dependant.call) is not None and not isinstance(route.app, ProtectedRoute):
+        route.app = ProtectedRoute(route.app, route)
     return marked
 
 
@@ -110,13 +112,16 @@ def find_entry(before: OuterRoute, scope: ASGIScope, code: int) -> EndpointEntry
     return REFUSED if marked else UNKNOWN
 
 
-# Rejections -------------------------------------------------------------------------------------------
+# Decorated endpoints ----------------------------------------------------------------------------------
 
 
-class RejectionWatch:
-    """A decorated endpoint's route. FastAPI rejects an invalid request before it calls the endpoint, so the decorator
-    does not see it. But what a rejection leaves behind is the policy's to say (`invalid=`), as it is with the
-    dependency: so the dependency claims the key, and the rejection is what the endpoint answered."""
+class ProtectedRoute:
+    """The application of a decorated endpoint's route. Where it can, it claims before the body is parsed
+    (fastapi_early.py).
+
+    Elsewhere the decorator claims when FastAPI calls the endpoint. FastAPI rejects an invalid request before that, so
+    the decorator does not see it. But what a rejection leaves behind is the policy's to say (`invalid=`), as it is with
+    the dependency: so the dependency claims the key, and the rejection is what the endpoint answered."""
 
     def __init__(self, app: ASGIApp, route: Any) -> None:
         self._app = app
@@ -124,10 +129,17 @@ class RejectionWatch:
         self._handlers: Any = None
         self._watching: Any = None
         self._rejecting: APIRoute | None = None
+        self.early = find_early_claim(self._run_whole, route)
 
     def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> Awaitable[None]:
-        exchange, handlers = scope.get(EXCHANGE), scope.get(_HANDLERS)
-        if exchange is not None and handlers is not None:
+        exchange, early = scope.get(EXCHANGE), self.early
+        if early is not None and type(exchange) is AsyncExchange and not early.overriding.dependency_overrides:
+            return early.run(scope, receive, send)
+        return self._app(scope, receive, send) if exchange is None else self._run_whole(scope, receive, send)
+
+    def _run_whole(self, scope: ASGIScope, receive: Receive, send: Send) -> Awaitable[None]:
+        handlers = scope.get(_HANDLERS)
+        if handlers is not None:
             if self._handlers is not handlers[0]:
                 reject = functools.partial(self._reject, *handlers)
                 self._handlers, self._watching = handlers[0], {**handlers[0], RequestValidationError: reject}
@@ -137,7 +149,7 @@ class RejectionWatch:
     async def _reject(self, handlers: Handlers, statuses: Any, request: Request, error: Exception) -> Any:
         """The application's handler of rejections, or what claims the key before it. Starlette calls it as a
         response."""
-        if request.scope[EXCHANGE].claim_requested:  # the endpoint itself raised it
+        if request.scope[EXCHANGE].claim_requested or not _is_settled_by_policy(error):
             return await _handle(handlers, request, error)
 
         async def handle_first(again: Request, _: Exception) -> Any:
@@ -164,6 +176,17 @@ class RejectionWatch:
                 dependency_overrides_provider=route.dependency_overrides_provider,
             )
         return self._rejecting
+
+
+def _is_settled_by_policy(error: Exception) -> bool:
+    """True if FastAPI itself rejected what the fingerprint covers. A dependency may raise the same class to refuse the
+    caller, and one whose header is missing was not asked: then nothing is claimed, and nothing stored is answered."""
+    if not isinstance(error, RequestValidationError) or not are_of_fingerprint(error.errors()):
+        return False
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is not None and last.tb_frame.f_globals.get("__name__") == APIRoute.__module__
 
 
 async def _reject_again() -> None:

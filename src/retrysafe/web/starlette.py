@@ -38,7 +38,7 @@ from retrysafe.web.asgi_adapter import (
     claim_or_identify,
     find_exchange,
 )
-from retrysafe.web.asgi_answer import encode_headers
+from retrysafe.web.asgi_answer import RESPONSE_BODY, RESPONSE_START, encode_headers
 from retrysafe.web.endpoint_entry import ENTERED, REDIRECTED, REFUSED, UNKNOWN, EndpointEntry, EntryProbe
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.exchange_context import ResponseReady
@@ -121,6 +121,21 @@ class Refusal(ResponseReady, HTTPException):
     def __init__(self, exchange: AsyncExchange) -> None:
         assert exchange.response is not None, "a refusal leaves its answer in the exchange"
         HTTPException.__init__(self, exchange.response.status, "answered by the idempotency middleware")
+
+
+class AnsweredResponse(Response):
+    """The handler was not called. The middleware sends its answer, and what is inside of it sees the status alone."""
+
+    def __init__(self, exchange: AsyncExchange) -> None:
+        assert exchange.response is not None, "a refusal leaves its answer in the exchange"
+        self.status_code = exchange.response.status
+        self.background = None
+        self.body = b""
+        self.raw_headers = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": RESPONSE_START, "status": self.status_code, "headers": []})
+        await send({"type": RESPONSE_BODY, "body": b""})
 
 
 async def claim(
@@ -212,7 +227,13 @@ def idempotent(
                 transaction = await claim_in_transaction(request, principal, policy, tx=tx, handler=handler)
                 request.state.key = transaction.flows.task.key if transaction is not None else None
                 return respond_if_answer(await _call_in_transaction(transaction, request, handler, args, kwargs))
-            request.state.key = await claim(request, principal, policy, strength=strength)
+            exchange, key = find_exchange(request.scope, INSTALL_HINT), None
+            if exchange is not None:
+                try:
+                    key = await claim_or_identify(exchange, principal, policy, build_target(request.scope), strength)
+                except ResponseReady:
+                    return AnsweredResponse(exchange)
+            request.state.key = key
             return respond_if_answer(await _call_handler(handler, args, kwargs))
 
         return mark_accepting(call_protected, policy)

@@ -28,6 +28,7 @@ from retrysafe.web.exchange_context import (
     set_current_exchange,
 )
 from retrysafe.web.key_usage import KeyUsageStats
+from retrysafe.web.keyless import KeylessSyncExchange
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope, Settings
 from retrysafe.web.sync_async import SyncExchange
@@ -79,7 +80,7 @@ class IdempotencyMiddleware:
         if self.settings.scope is not None:
             self.settings.census.count(route.target, "", "missing", route.series[1])
             return self.app(environ, start_response)
-        environ[EXCHANGE] = exchange = SyncExchange(self.settings, view_from_environ(environ), route, ())
+        environ[EXCHANGE] = exchange = KeylessSyncExchange(self.settings, environ, route)
         exchange.uncaptured = True
         token = set_current_exchange(exchange)
         try:
