@@ -79,6 +79,11 @@ def test_a_record_that_expires_out_of_turn_is_deleted_in_the_same_round(store: S
     assert store.execute(reap(10, now=LATE)) == 0
 
 
+def test_a_record_from_before_1970_is_deleted(store: Store) -> None:
+    settle(store, "old", now=-9 * HOUR)
+    assert store.execute(reap(10, now=-6 * HOUR)) == 1
+
+
 def test_namespaces_do_not_push_each_other_onward(store: Store) -> None:
     for number in range(4):
         settle(store, f"ours{number}", now=number)

@@ -47,6 +47,9 @@ R = TypeVar("R")
 MAX_CLAIM_TRIES = 20
 """How often a claim starts again when other claims change the record between its statements. Each time one wins."""
 
+_BEFORE_ALL = -(1 << 63)
+"""Before every time that a column can hold."""
+
 _RECOGNISABLE = (Advance, Complete, Release, Withdraw, Suspect, Resolve)
 
 
@@ -185,7 +188,7 @@ class SqlPlans:
     def _reap_onward(self, op: Reap, values: dict[str, Any]) -> Plan[Statement, int]:
         """Begin where the last batch ended. If too few are left there, begin once more at the start: records may have
         been locked then, or have expired out of turn."""
-        count, onward = 0, self._reaped_to.pop(op.namespace, 0)
+        count, onward = 0, self._reaped_to.pop(op.namespace, _BEFORE_ALL)
         while True:
             left = {**values, "limit": op.limit - count, "onward": onward}
             # Not prepared: a plan that was kept from a small table would scan all of a large one.
@@ -194,9 +197,9 @@ class SqlPlans:
             if count >= op.limit:
                 self._reaped_to[op.namespace] = max((expires for (expires,) in deleted), default=onward)
                 return count
-            if not onward:
+            if onward == _BEFORE_ALL:
                 return count
-            onward = 0
+            onward = _BEFORE_ALL
 
     def _list(self, op: List) -> Plan[Statement, Page]:
         few = op.only_open
