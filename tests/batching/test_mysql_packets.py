@@ -128,10 +128,17 @@ def test_each_answer_of_a_batch_is_that_of_its_own_key(do: Do) -> None:
     again = both([claim(f"own{each}", lease=9, on_lapse="rerun", now=5) for each in range(4)])
     owners = [*again, *held[4:]]
     words = [f"{{{name}}}" for name in ("ids", "body", "status", "token", "attempt", "gone", "headers", "rows", "note")]
-    assert both([
-        complete(owner, Answer(200 + each, words[each].encode(), ((words[each], words[-each]),), "x" * each), now=6)
-        for each, owner in enumerate(owners[:6])
-    ]) == [True] * 6
+    assert (
+        both(
+            [
+                complete(
+                    owner, Answer(200 + each, words[each].encode(), ((words[each], words[-each]),), "x" * each), now=6
+                )
+                for each, owner in enumerate(owners[:6])
+            ]
+        )
+        == [True] * 6
+    )
     assert both([release(owner, note=words[each], now=6) for each, owner in enumerate(owners[6:])]) == [True] * 3
     for owner in owners:
         assert do(lookup(owner, now=7)) == reference.execute(lookup(owner, now=7))

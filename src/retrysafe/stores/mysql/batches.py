@@ -1,8 +1,8 @@
 """Many operations in one packet (group commit): one statement for each kind, one commit for all of them.
 
 MySQL has no arrays. Claims are the rows of a derived table, `SELECT … UNION ALL SELECT …`, which MySQL and MariaDB both
-read. What owners write is chosen by the id of the row, `ELT(FIELD(id, …), …)`. Bytes are written in hexadecimal, so that
-no byte is taken for text.
+read. What owners write is chosen by the id of the row, `ELT(FIELD(id, …), …)`. Bytes are written in hexadecimal, so
+that no byte is taken for text.
 
 A write says how many rows it changed, not which. If all of them changed, every operation succeeded. Otherwise a second
 packet reads their records after the commit: the token on a record says who has the claim, and a settled record whether
