@@ -96,6 +96,10 @@ PacketPlan = Generator[str, PacketReply, list[Rows]]
 Mogrify = Callable[[str, Mapping[str, Any] | None], str]
 
 
+MAX_HEX_BYTES = 1024
+"""The driver writes longer values: in hexadecimal they have twice the length, and the size of a packet is limited."""
+
+
 def build_mogrify(escape: Callable[[Any], str]) -> Mogrify:
     """A function that writes values into a text. `escape` is the driver's. asyncmy would escape bytes one by one, and
     those of a claim cost more than all the rest of it."""
@@ -103,22 +107,20 @@ def build_mogrify(escape: Callable[[Any], str]) -> Mogrify:
     def mogrify(text: str, values: Mapping[str, Any] | None) -> str:
         if not values:
             return text
-        return text % {name: _write_literal(value, escape) for name, value in values.items()}
+        literals = {}
+        for name, value in values.items():
+            kind = type(value)
+            if kind is int:
+                literals[name] = str(value)
+            elif value is None:
+                literals[name] = "NULL"
+            elif kind is bytes and len(value) <= MAX_HEX_BYTES:
+                literals[name] = f"x'{value.hex()}'"
+            else:
+                literals[name] = escape(value)
+        return text % literals
 
     return mogrify
-
-
-MAX_HEX_BYTES = 1024
-"""The driver writes longer values: in hexadecimal they have twice the length, and the size of a packet is limited."""
-
-
-def _write_literal(value: Any, escape: Callable[[Any], str]) -> str:
-    kind = type(value)
-    if kind is bytes and len(value) <= MAX_HEX_BYTES:
-        return f"x'{value.hex()}'"
-    if kind is int:
-        return str(value)
-    return "NULL" if value is None else escape(value)
 
 
 def plan_packets(statements: Sequence[Statement], mogrify: Mogrify) -> PacketPlan:
