@@ -166,6 +166,16 @@ def test_one_that_lost_its_fence_spoils_no_other(do: Do) -> None:
     assert do.many([complete(held[0], b"other", now=None), renew(held[4], now=None)]) == [False, True]
 
 
+@pytest.mark.parametrize("settle", [complete, release, withdraw])
+def test_the_fence_of_another_key_in_the_batch_opens_nothing(do: Do, settle: Any) -> None:
+    """Its token is in the statement, but for another row."""
+    one, other, third = (record_of(reply) for reply in do.many(claims("swap", 3)))
+    thief = settle(one._replace(token=other.token), now=None)
+    assert do.many([thief, settle(other, now=None)]) == [False, True]
+    assert do.many([settle(one._replace(token=third.token), now=None), settle(third, now=None)]) == [False, True]
+    assert do(lookup("swap0", now=None)).record == one
+
+
 def test_takeovers_and_rebirths_in_a_batch(do: Do) -> None:
     first = do.many([claim(f"over{each}", lease=1, on_lapse="rerun", now=0) for each in range(3)])
     again = do.many([claim(f"over{each}", lease=9, on_lapse="rerun", now=5) for each in range(4)])
