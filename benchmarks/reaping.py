@@ -24,7 +24,7 @@ SIZES = {"quick": 20_000, "default": 1_000_000, "full": 2_500_000}
 CALLERS = 16
 QUIET = "no reaper"
 DEFAULTS = f"reaper: {BATCH_ROWS:,} rows, then {1000 * PAUSE_SECONDS:.0f} ms"
-OTHERS = ((1000, 0.0), (1000, 0.05), (500, 0.05), (250, 0.05), (100, 0.02), (100, 0.0))
+OTHERS = ((1000, 0.0), (1000, 0.05), (500, 0.05), (250, 0.025), (50, 0.005), (100, 0.0))
 """What else was considered, measured in the full run only."""
 
 

@@ -10,6 +10,7 @@ import pymysql
 import pytest
 
 from retrysafe.core.ops import Op
+from retrysafe.core.records import Answer
 from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import BatchRefused, follow
 from retrysafe.stores.memory import MemoryStore
@@ -114,6 +115,35 @@ def test_strange_texts_and_bytes_arrive_as_they_are(do: Do) -> None:
         assert do(lookup(reply, now=7)) == reference.execute(lookup(reply, now=7))
 
 
+def test_each_answer_of_a_batch_is_that_of_its_own_key(do: Do) -> None:
+    """Statuses, headers, attempts and tokens differ, and contain what stands for them in the statement."""
+    reference = MemoryStore()
+
+    def both(ops: list[Op[Any]]) -> list[Any]:
+        replies = do.many(ops)
+        assert replies == [reference.execute(op) for op in ops]
+        return replies
+
+    held = both([claim(f"own{each}", lease=1, on_lapse="rerun", now=0) for each in range(9)])
+    again = both([claim(f"own{each}", lease=9, on_lapse="rerun", now=5) for each in range(4)])
+    owners = [*again, *held[4:]]
+    words = [f"{{{name}}}" for name in ("ids", "body", "status", "token", "attempt", "gone", "headers", "rows", "note")]
+    assert (
+        both(
+            [
+                complete(
+                    owner, Answer(200 + each, words[each].encode(), ((words[each], words[-each]),), "x" * each), now=6
+                )
+                for each, owner in enumerate(owners[:6])
+            ]
+        )
+        == [True] * 6
+    )
+    assert both([release(owner, note=words[each], now=6) for each, owner in enumerate(owners[6:])]) == [True] * 3
+    for owner in owners:
+        assert do(lookup(owner, now=7)) == reference.execute(lookup(owner, now=7))
+
+
 def test_large_answers_go_statement_by_statement(do: Do) -> None:
     held = do.many(claims("large"))
     body = b"x" * batches.MAX_BATCH_BYTES
@@ -134,6 +164,16 @@ def test_one_that_lost_its_fence_spoils_no_other(do: Do) -> None:
     assert do.many([good[0], zombie, good[1], good[2]]) == [True, False, True, True]
     assert do.many([good[0], good[1]]) == [True, True], "what was done before is recognised"
     assert do.many([complete(held[0], b"other", now=None), renew(held[4], now=None)]) == [False, True]
+
+
+@pytest.mark.parametrize("settle", [complete, release, withdraw])
+def test_the_fence_of_another_key_in_the_batch_opens_nothing(do: Do, settle: Any) -> None:
+    """Its token is in the statement, but for another row."""
+    one, other, third = (record_of(reply) for reply in do.many(claims("swap", 3)))
+    thief = settle(one._replace(token=other.token), now=None)
+    assert do.many([thief, settle(other, now=None)]) == [False, True]
+    assert do.many([settle(one._replace(token=third.token), now=None), settle(third, now=None)]) == [False, True]
+    assert do(lookup("swap0", now=None)).record == one
 
 
 def test_takeovers_and_rebirths_in_a_batch(do: Do) -> None:

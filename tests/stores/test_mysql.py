@@ -22,8 +22,10 @@ from retrysafe.stores.mysql.aio import AsyncMysqlStore
 from retrysafe.stores.mysql.dialect import DIALECT, parse_url
 from retrysafe.stores.mysql.errors import translate_error
 from retrysafe.stores.mysql.protocol import (
+    MAX_HEX_BYTES,
     MAX_PACKET_CHARS,
     PacketReply,
+    build_mogrify,
     error_number,
     merge_plans,
     plan_packets,
@@ -157,6 +159,15 @@ def test_a_packet_has_a_limit() -> None:
     large = [Statement("x" * (MAX_PACKET_CHARS // 2 + 1), {}) for _ in range(3)]
     sent, _ = heard(plan_packets(large, plain), *[PacketReply([[]], None)] * 3)
     assert [len(packet) for packet in sent] == [MAX_PACKET_CHARS // 2 + 1] * 3
+
+
+def test_values_are_written_as_literals() -> None:
+    mogrify = build_mogrify(lambda value: f"<{value!r}>")
+    values = {"a": b"\x00'", "b": b"x" * (MAX_HEX_BYTES + 1), "c": -7, "d": None, "e": "it's", "f": True}
+    text = mogrify("%(a)s %(c)s %(d)s %(e)s %(f)s %%", values)
+    assert text == "x'0027' -7 NULL <\"it's\"> <True> %"
+    assert mogrify("%(b)s", values) == f"<{values['b']!r}>"
+    assert mogrify("100 %", None) == "100 %"
 
 
 def test_plans_go_in_step() -> None:

@@ -17,8 +17,8 @@ from retrysafe.core.ops import Reap
 from retrysafe.engine.audit import AuditEntry
 from retrysafe.errors import UsageError
 
-BATCH_ROWS = 250
-PAUSE_SECONDS = 0.025
+BATCH_ROWS = 100
+PAUSE_SECONDS = 0.01
 
 
 def add_parser(commands: Any) -> None:

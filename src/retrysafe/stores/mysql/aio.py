@@ -25,6 +25,7 @@ from retrysafe.stores.mysql.protocol import (
     PacketPlan,
     PacketReply,
     Rows,
+    build_mogrify,
     merge_plans,
     plan_packet,
     plan_packets,
@@ -180,7 +181,8 @@ class AsyncMysqlStore:
 
 async def _send(connection: Any, url: str, batch: bool, statements: Sequence[Statement]) -> list[Rows]:
     """Send statements and return the rows of each."""
-    return await _follow_packets(connection, url, batch, lambda cursor: plan_packets(statements, cursor.mogrify))
+    mogrify = build_mogrify(connection.escape)
+    return await _follow_packets(connection, url, batch, lambda cursor: plan_packets(statements, mogrify))
 
 
 async def _send_packet(connection: Any, url: str, packet: batches.Packet, *, batch: bool) -> list[Rows]:

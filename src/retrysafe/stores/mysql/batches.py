@@ -1,7 +1,8 @@
 """Many operations in one packet (group commit): one statement for each kind, one commit for all of them.
 
-MySQL has no arrays. The operations of a kind are the rows of a derived table, `SELECT … UNION ALL SELECT …`, which
-MySQL and MariaDB both read. Bytes are written in hexadecimal, so that no byte is taken for text.
+MySQL has no arrays. Claims are the rows of a derived table, `SELECT … UNION ALL SELECT …`, which MySQL and MariaDB both
+read. What owners write is chosen by the id of the row, `ELT(FIELD(id, …), …)`. Bytes are written in hexadecimal, so
+that no byte is taken for text.
 
 A write says how many rows it changed, not which. If all of them changed, every operation succeeded. Otherwise a second
 packet reads their records after the commit: the token on a record says who has the claim, and a settled record whether
@@ -14,6 +15,7 @@ each operation goes its own way.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -121,10 +123,32 @@ def build_clock(texts: Mapping[str, str], now: int | None) -> str:
 
 
 def build_statement(texts: Mapping[str, str], batch: RowsStatement, ops: Sequence[Any], quoted: Quoted) -> str:
-    first, *others = [batch.write_row(op, quoted) for op in ops]
-    named = ", ".join([f"{value} AS `{name}`" for name, value in zip(batch.columns, first, strict=True)])
-    union = "".join([f" UNION ALL SELECT {', '.join(row)}" for row in others])
-    return texts[batch.text].replace("{rows}", f"SELECT {named}{union}")
+    text = texts[batch.text]
+    written = [batch.write_row(op, quoted) for op in ops]
+    if "{rows}" in text:
+        return text.replace("{rows}", _build_rows(batch.columns, written))
+    ids, *others = zip(*written, strict=True)
+    literals = {"ids": ", ".join(ids)}
+    for name, each in zip(batch.columns[1:], others, strict=True):
+        literals[name] = _build_choice(literals["ids"], each)
+    return _WORD.sub(lambda word: literals[word.group(1)], text)  # in one pass: a literal may contain such a word
+
+
+_WORD = re.compile(r"\{(\w+)\}")
+
+
+def _build_rows(columns: Sequence[str], written: Sequence[Sequence[str]]) -> str:
+    """The operations as the rows of a derived table."""
+    first, *others = written
+    named = ", ".join([f"{value} AS `{name}`" for name, value in zip(columns, first, strict=True)])
+    return f"SELECT {named}" + "".join([f" UNION ALL SELECT {', '.join(row)}" for row in others])
+
+
+def _build_choice(ids: str, literals: Sequence[str]) -> str:
+    """The literal of the row with this id. Operations of a batch have many in common: a status, headers, an attempt."""
+    if literals.count(literals[0]) == len(literals):
+        return literals[0]
+    return f"ELT(FIELD(id, {ids}), {', '.join(literals)})"
 
 
 def _read_records(texts: Mapping[str, str], ops: Sequence[Any]) -> Plan[Packet, Found]:

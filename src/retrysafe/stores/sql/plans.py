@@ -47,6 +47,9 @@ R = TypeVar("R")
 MAX_CLAIM_TRIES = 20
 """How often a claim starts again when other claims change the record between its statements. Each time one wins."""
 
+_BEFORE_ALL = -(1 << 63)
+"""Before every time that a column can hold."""
+
 _RECOGNISABLE = (Advance, Complete, Release, Withdraw, Suspect, Resolve)
 
 
@@ -77,6 +80,9 @@ class SqlPlans:
         self._fill = job_plans.build_fill(dialect)
         self._lists: dict[tuple[str, str], str] = {}
         self._has_insert_or_read = "insert_or_read" in self.texts
+        self._has_reap_onward = "reap_onward" in self.texts
+        self._reaped_to: dict[str | None, int] = {}
+        """When the last record of a full batch expired, by namespace: the next batch begins there (`reap_onward`)."""
         self.expects_record = False
         """What the last claim met, for a dialect with `insert_reads`: the next one begins with what will suffice."""
 
@@ -174,8 +180,26 @@ class SqlPlans:
 
     def _reap(self, op: Reap) -> Plan[Statement, int]:
         values = {"limit": op.limit, "now": op.now, **namespace_values(op.namespace)}
+        if self._has_reap_onward:
+            return (yield from self._reap_onward(op, values))
         deleted = yield Statement(self.texts["reap"], values)
         return len(deleted)
+
+    def _reap_onward(self, op: Reap, values: dict[str, Any]) -> Plan[Statement, int]:
+        """Begin where the last batch ended. If too few are left there, begin once more at the start: records may have
+        been locked then, or have expired out of turn."""
+        count, onward = 0, self._reaped_to.pop(op.namespace, _BEFORE_ALL)
+        while True:
+            left = {**values, "limit": op.limit - count, "onward": onward}
+            # Not prepared: a plan that was kept from a small table would scan all of a large one.
+            deleted = yield Statement(self.texts["reap_onward"], left, prepared=False)
+            count += len(deleted)
+            if count >= op.limit:
+                self._reaped_to[op.namespace] = max((expires for (expires,) in deleted), default=onward)
+                return count
+            if onward == _BEFORE_ALL:
+                return count
+            onward = _BEFORE_ALL
 
     def _list(self, op: List) -> Plan[Statement, Page]:
         few = op.only_open

@@ -26,9 +26,12 @@ NoShareError = Callable[[Use, int, float], Exception]
 
 def use_of(ops: Sequence[Op[Any]]) -> Use:
     """What a connection for these operations is used for."""
-    if all(type(op) is Renew for op in ops):
-        return "renewal"
-    return "alone" if len(ops) == 1 and type(ops[0]) is not Claim else "batch"
+    if len(ops) == 1:
+        return _USES_OF_SINGLE.get(type(ops[0]), "alone")
+    return "renewal" if all(type(op) is Renew for op in ops) else "batch"
+
+
+_USES_OF_SINGLE: dict[type[Any], Use] = {Renew: "renewal", Claim: "batch"}
 
 
 def compute_shares(size: int) -> tuple[int, int]:

@@ -1,7 +1,8 @@
--- Many answers as one statement (complete.sql). With FORCE INDEX and the order of the join, only the rows of these ids are
--- read and locked.
-UPDATE ({rows}) AS g STRAIGHT_JOIN {keys} AS k FORCE INDEX (PRIMARY) ON k.id = g.id SET
-    k.state = 'completed', k.lease_until = @retrysafe_now, k.status = g.status, k.headers = g.headers, k.body = g.body,
-    k.gone = g.gone, k.note = '', k.completed = @retrysafe_now,
-    k.expires = {greatest}({least}(k.created + k.retention, {forever}), {least}(@retrysafe_now + {hour}, {forever}))
-WHERE k.attempt = g.attempt AND k.token = g.token AND k.state IN ('claimed', 'uncertain')
+-- Many answers as one statement (complete.sql). A word in braces is a literal, or a choice by the id of the row (batches.py).
+-- A join with the rows of the batch would go through a temporary table, on MariaDB on disk. With FORCE INDEX only the rows
+-- of these ids are read and locked.
+UPDATE {keys} FORCE INDEX (PRIMARY) SET
+    state = 'completed', lease_until = @retrysafe_now, status = {status}, headers = {headers}, body = {body},
+    gone = {gone}, note = '', completed = @retrysafe_now,
+    expires = {greatest}({least}(created + retention, {forever}), {least}(@retrysafe_now + {hour}, {forever}))
+WHERE id IN ({ids}) AND attempt = {attempt} AND token = {token} AND state IN ('claimed', 'uncertain')

@@ -1,6 +1,6 @@
--- Many heartbeats as one statement (renew.sql).
-UPDATE ({rows}) AS g STRAIGHT_JOIN {keys} AS k FORCE INDEX (PRIMARY) ON k.id = g.id SET
-    k.state = 'claimed', k.note = '',
-    k.lease_until = {greatest}(k.lease_until, {least}(@retrysafe_now + g.lease, {forever}))
-WHERE k.attempt = g.attempt AND k.token = g.token
-    AND (k.state = 'claimed' OR (k.state = 'uncertain' AND k.advances <> {closed}))
+-- Many heartbeats as one statement (renew.sql), as in complete_many.sql.
+UPDATE {keys} FORCE INDEX (PRIMARY) SET
+    state = 'claimed', note = '',
+    lease_until = {greatest}(lease_until, {least}(@retrysafe_now + {lease}, {forever}))
+WHERE id IN ({ids}) AND attempt = {attempt} AND token = {token}
+    AND (state = 'claimed' OR (state = 'uncertain' AND advances <> {closed}))

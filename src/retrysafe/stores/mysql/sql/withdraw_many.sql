@@ -1,7 +1,7 @@
--- Many withdrawals as one statement (withdraw.sql).
-UPDATE ({rows}) AS g STRAIGHT_JOIN {keys} AS k FORCE INDEX (PRIMARY) ON k.id = g.id SET
-    k.state = 'released', k.lease_until = @retrysafe_now, k.status = NULL, k.headers = '', k.body = {empty}, k.gone = '',
-    k.note = g.note, k.completed = @retrysafe_now,
-    k.expires = CASE WHEN k.point <> '' THEN {forever} WHEN k.attempt = 1 THEN @retrysafe_now ELSE
-        {greatest}({least}(k.created + k.retention, {forever}), {least}(@retrysafe_now + {hour}, {forever})) END
-WHERE k.attempt = g.attempt AND k.token = g.token AND k.state IN ('claimed', 'uncertain')
+-- Many withdrawals as one statement (withdraw.sql), as in complete_many.sql.
+UPDATE {keys} FORCE INDEX (PRIMARY) SET
+    state = 'released', lease_until = @retrysafe_now, status = NULL, headers = '', body = {empty}, gone = '',
+    note = {note}, completed = @retrysafe_now,
+    expires = CASE WHEN point <> '' THEN {forever} WHEN attempt = 1 THEN @retrysafe_now ELSE
+        {greatest}({least}(created + retention, {forever}), {least}(@retrysafe_now + {hour}, {forever})) END
+WHERE id IN ({ids}) AND attempt = {attempt} AND token = {token} AND state IN ('claimed', 'uncertain')
