@@ -57,10 +57,12 @@ class RawHeaderView(HeaderView):
     def _joined(self) -> dict[bytes, bytes]:
         joined = self._raw
         if joined is None:
-            joined = self._raw = {}
-            for name, value in self._pairs:
-                name = name.lower()
-                joined[name] = joined[name] + b", " + value if name in joined else value
+            joined = self._raw = dict(self._pairs)
+            if len(joined) < len(self._pairs) or not b"".join(joined).islower():  # a name twice, or not in lower case
+                joined.clear()
+                for name, value in self._pairs:
+                    name = name.lower()
+                    joined[name] = joined[name] + b", " + value if name in joined else value
         return joined
 
     def get(self, name: str, default: Any = None) -> Any:
