@@ -1,8 +1,9 @@
-"""A heap of leases, ordered by when their next heartbeat is due. Used by both heartbeats; no clock and no I/O."""
+"""Leases, ordered by when their next heartbeat is due. Used by both heartbeats; no clock and no I/O."""
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
@@ -20,36 +21,55 @@ L = TypeVar("L", bound=Finishable)
 
 
 class DueQueue(Generic[L]):
-    """A heap. Most calls end long before their first beat. Their entries are swept out by the thousand, so that the
-    size stays in proportion to the calls that are running."""
+    """A row of leases that were added in the order in which they are due, as nearly all are, and a heap of the others.
+
+    Most calls end long before their first beat, and one at the row's head is dropped when the next is added. Those
+    behind a call that takes long are swept out by the thousand, so that the size stays in proportion to the calls that
+    are running."""
 
     def __init__(self) -> None:
-        self._beats: list[tuple[float, int, L]] = []
+        self._row: deque[tuple[float, L]] = deque()
+        self._heap: list[tuple[float, int, L]] = []
         self._order = count()  # so that two leases of one moment are never compared
         self._sweep_at = SWEEP_ENTRIES
 
     def __len__(self) -> int:
-        return len(self._beats)
+        return len(self._row) + len(self._heap)
 
-    def add(self, due: float, lease: L) -> bool:
-        """Add a lease. True if it is now the first one due."""
-        if len(self._beats) >= self._sweep_at:
+    def add(self, due: float, lease: L) -> None:
+        row = self._row
+        while row and row[0][1].done:
+            row.popleft()
+        if len(row) + len(self._heap) >= self._sweep_at:
             self._sweep()
-        heapq.heappush(self._beats, (due, next(self._order), lease))
-        return self._beats[0][2] is lease
+            row = self._row
+        if row and due < row[-1][0]:
+            heapq.heappush(self._heap, (due, next(self._order), lease))
+        else:
+            row.append((due, lease))
 
     def next_due(self) -> float | None:
         """When the next beat is due; None if there is none."""
-        while self._beats and self._beats[0][2].done:
-            heapq.heappop(self._beats)
-        return self._beats[0][0] if self._beats else None
+        row, heap = self._row, self._heap
+        while row and row[0][1].done:
+            row.popleft()
+        while heap and heap[0][2].done:
+            heapq.heappop(heap)
+        if row and heap:
+            return min(row[0][0], heap[0][0])
+        return row[0][0] if row else heap[0][0] if heap else None
 
     def pop_due(self, now: float) -> L | None:
         """Remove and return a lease whose beat is due; None if there is none."""
         due = self.next_due()
-        return heapq.heappop(self._beats)[2] if due is not None and due <= now else None
+        if due is None or due > now:
+            return None
+        if self._row and self._row[0][0] == due:
+            return self._row.popleft()[1]
+        return heapq.heappop(self._heap)[2]
 
     def _sweep(self) -> None:
-        self._beats = [beat for beat in self._beats if not beat[2].done]
-        heapq.heapify(self._beats)
-        self._sweep_at = max(SWEEP_ENTRIES, 2 * len(self._beats))
+        self._row = deque(beat for beat in self._row if not beat[1].done)
+        self._heap = [beat for beat in self._heap if not beat[2].done]
+        heapq.heapify(self._heap)
+        self._sweep_at = max(SWEEP_ENTRIES, 2 * len(self))

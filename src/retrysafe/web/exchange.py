@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 from uuid import UUID
 
@@ -31,7 +31,7 @@ from retrysafe.engine.guard import (
     settle_released,
     settle_withdrawn,
 )
-from retrysafe.engine.heartbeat import Lease, StopCallback
+from retrysafe.engine.heartbeat import Lease
 from retrysafe.engine.new_keys import new_key
 from retrysafe.engine.problem_documents import Problem
 from retrysafe.errors import (
@@ -119,7 +119,7 @@ class Exchange:
     _withdraws = False
     _error_type = ""
     """The class of the exception that ended the work, or the status of an answer that says it failed."""
-    _stops: tuple[StopCallback, ...] = ()
+    _stop: Callable[[], object] | None = None
 
     def __init__(
         self, settings: Settings, view: RequestView, route: Route, lines: Sequence[str], reruns: int = 0
@@ -157,7 +157,7 @@ class Exchange:
         grant, self.grant = self.grant, None
         if grant is None:
             raise UsageError("there is no claim to hand over: await exchange.claim(principal) first")
-        self._run_stops()
+        self._leave_lease(grant.lease)
         self.settings.safe.figures.end_execution(grant.task.series, grant.began)
         self.settings.quotas.record_end(grant.task.key.scope, 0, self.policy.retention)
         return grant
@@ -333,10 +333,10 @@ class Exchange:
             problem, self.settings.codes, self.settings.docs, retry_after=retry_after
         )
 
-    def record_grant(self, grant: GrantedClaim, *stops: StopCallback) -> Key:
-        """Record the granted claim. `stops` are called when it is settled (heartbeat, context reset)."""
+    def record_grant(self, grant: GrantedClaim, stop: Callable[[], object] | None = None) -> Key:
+        """Record the granted claim. When it is settled, its lease ends and `stop` is called (a reset of the context)."""
         self.grant = grant
-        self._stops = stops
+        self._stop = stop
         settings, task = self.settings, grant.task
         if (events := settings.safe.events).heard:
             events.figures.count_begin(task.series[0])
@@ -351,14 +351,17 @@ class Exchange:
 
     def is_storable(self, code: int, error: BaseException | None = None) -> bool:
         """True if this ending is final. If the user's `failures=` raises, it is final: the work must run only once."""
+        policy = self.policy
         if code < 300:
             self._withdraws = False  # an endpoint was entered
+            if code not in self.settings.never_stored and not callable(policy.failures):
+                return True  # under every rule
         elif error is None and self._is_framework_refusal(code):
             return False
         if error is None and code in self.settings.never_stored:
             return False
         try:
-            return self.policy.final(code, error)
+            return policy.final(code, error)
         except Exception:
             _log.exception("%s: failures= raised; the answer is stored", self.target)
             return True
@@ -477,7 +480,7 @@ class Exchange:
         no flow has told yet that the answer is stored."""
         settings, grant = self.settings, self._require_grant()
         self.grant = None
-        self._run_stops()
+        self._leave_lease(grant.lease)
         seconds = time.monotonic() - grant.began
         if completed and not (self._error_type or settings.safe.events.heard):
             settings.safe.figures.end_completed(grant.task.series, seconds)
@@ -496,9 +499,10 @@ class Exchange:
             safe.events.emit("completed", grant.lease.id, task.target, task.series)
         safe.figures.end_execution(task.series, grant.began, self._error_type)
 
-    def _run_stops(self) -> None:
-        stops, self._stops = self._stops, ()
-        for stop in stops:
+    def _leave_lease(self, lease: Lease) -> None:
+        lease.end()
+        stop, self._stop = self._stop, None
+        if stop is not None:
             stop()
 
     def _log_unsettled(self, grant: GrantedClaim, error: StoreError) -> None:

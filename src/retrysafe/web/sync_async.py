@@ -75,7 +75,8 @@ class AsyncExchange(Exchange):
         grant = await self._send_claim(task)
         if grant is None:
             return None
-        return self.record_grant(grant, self.settings.safe.akeep(grant.lease, policy.lease))
+        self.settings.safe.akeep(grant.lease, policy.lease)
+        return self.record_grant(grant)
 
     async def _send_claim(self, task: Task) -> GrantedClaim | None:
         """Send the claim without a flow. The flow decides about every reply that is not plain, and about errors."""
@@ -185,7 +186,8 @@ class SyncExchange(Exchange):
         if grant is None:
             raise ResponseReady("the answer is stored")
         token = adopt_lease(grant.lease)
-        key = self.record_grant(grant, self.settings.safe.keep(grant.lease, policy.lease), lambda: disown_lease(token))
+        self.settings.safe.keep(grant.lease, policy.lease)
+        key = self.record_grant(grant, lambda: disown_lease(token))
         if not grant.lease.fits(0.0):
             self._check_late_start(grant)
         return key
