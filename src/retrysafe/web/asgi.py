@@ -288,8 +288,7 @@ class AsgiBody:
 
     async def read_all(self, limit: int, seconds: float, *, keep: bool = False) -> list[bytes]:
         """Read the whole body. The application still gets it from `receive`; with `keep` again after a `rewind`."""
-        if limit > self._limit:
-            limit = self._limit  # a larger body is not remembered whole
+        limit = min(limit, self._limit)  # a larger body is not remembered whole
         headers = self.exchange.view.headers
         declared = headers.get_raw(b"content-length")
         if self._size > limit or (declared is not None and declared.isdigit() and int(declared) > limit):

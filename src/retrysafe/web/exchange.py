@@ -334,7 +334,7 @@ class Exchange:
         )
 
     def record_grant(self, grant: GrantedClaim, stop: Callable[[], object] | None = None) -> Key:
-        """Record the granted claim. When it is settled, its lease ends and `stop` is called (a reset of the context)."""
+        """Record the granted claim. When it is settled, its lease ends and `stop` (a reset of the context) runs."""
         self.grant = grant
         self._stop = stop
         settings, task = self.settings, grant.task

@@ -51,7 +51,9 @@ def _pack_claim(op: Claim, layout: Layout) -> PackedOp:
     times = _encode_times(op.lease, op.on_lapse, op.retention)
     # The sizes by hand: every new key comes here, and a call costs as much as the rest of such a line.
     born_size = _SIZES[len(born)] if len(born) < MAX_KNOWN_SIZE else _size_of(born)
-    args = b"".join((_TOKEN_SIZE if len(token) == TOKEN_BYTES else _size_of(token), token, times, born_size, born, rest))
+    args = b"".join(
+        (_TOKEN_SIZE if len(token) == TOKEN_BYTES else _size_of(token), token, times, born_size, born, rest)
+    )
     key, indexes = layout.packed_keys(op.id)
     return ("claim", indexes, b"" if op.now is None else encode_number(op.now)), key, args, born
 
