@@ -165,7 +165,7 @@ class AsyncPerformer:
             return reply
         stamped: Any = stamp_asked(reply, sent_at, resent)
         if type(stamped) is ClaimReply and stamped.granted and not self._sealer.active:
-            return stamped  # only an answer could be unreadable, and a record whose attempt runs has none
+            return stamped  # type: ignore[return-value]  # only an answer may be unreadable, and a new attempt has none
         return self._sealer.unseal(stamped)  # type: ignore[no-any-return]  # the operation's own reply
 
     async def _finish_after_cancel(

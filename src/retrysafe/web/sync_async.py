@@ -14,8 +14,9 @@ from retrysafe.errors import RetrySafeError, StoreError
 from retrysafe.policy import Policy
 from retrysafe.web import observe
 from retrysafe.web.capture import HeaderPairs, Response
-from retrysafe.web.exchange import BodyRefused, Exchange, GrantedClaim, scope_from_principal
+from retrysafe.web.exchange import BodyRefused, Exchange, scope_from_principal
 from retrysafe.web.exchange_context import ResponseReady
+from retrysafe.web.settlement import GrantedClaim
 
 
 class AsyncBody(Protocol):

@@ -16,7 +16,7 @@ from retrysafe.core.states import State
 from retrysafe.engine import guard, orphaned_claims
 from retrysafe.engine.effects import LeaveClaim
 from retrysafe.web import exchange as exchanging
-from retrysafe.web import fingerprints
+from retrysafe.web import fingerprints, settlement
 from retrysafe.web.asgi import IdempotencyMiddleware
 from retrysafe.web.asgi_answer import RESPONSE_BODY, AnswerSender
 from retrysafe.web.capture import DroppedHeaders
@@ -228,7 +228,7 @@ ABLATIONS = (
     Ablation(
         "a router's redirect is stored",
         "I30 convergence",
-        always(exchanging, "should_withdraw", False),
+        always(settlement, "should_withdraw", False),
         Situation(WEB, ("redirected",), change(senders=1)),
     ),
     Ablation(
@@ -249,7 +249,7 @@ ABLATIONS = (
     Ablation(
         "an invalid body burns its key",
         "I30 convergence",
-        always(exchanging, "should_withdraw", False),
+        always(settlement, "should_withdraw", False),
         Situation(WEB, ("corrected",), change(senders=1)),
     ),
     Ablation(
