@@ -15,6 +15,8 @@ class Finishable(Protocol):
     """What the queue needs of a lease."""
 
     done: bool
+    due: float
+    """When its next heartbeat is due. The queue sets it."""
 
 
 L = TypeVar("L", bound=Finishable)
@@ -28,7 +30,7 @@ class DueQueue(Generic[L]):
     are running."""
 
     def __init__(self) -> None:
-        self._row: deque[tuple[float, L]] = deque()
+        self._row: deque[L] = deque()
         self._heap: list[tuple[float, int, L]] = []
         self._order = count()  # so that two leases of one moment are never compared
         self._sweep_at = SWEEP_ENTRIES
@@ -37,39 +39,39 @@ class DueQueue(Generic[L]):
         return len(self._row) + len(self._heap)
 
     def add(self, due: float, lease: L) -> None:
-        row = self._row
-        while row and row[0][1].done:
+        row, lease.due = self._row, due
+        while row and row[0].done:
             row.popleft()
         if len(row) + len(self._heap) >= self._sweep_at:
             self._sweep()
             row = self._row
-        if row and due < row[-1][0]:
+        if row and due < row[-1].due:
             heapq.heappush(self._heap, (due, next(self._order), lease))
         else:
-            row.append((due, lease))
+            row.append(lease)
 
     def next_due(self) -> float | None:
         """When the next beat is due; None if there is none."""
         row, heap = self._row, self._heap
-        while row and row[0][1].done:
+        while row and row[0].done:
             row.popleft()
         while heap and heap[0][2].done:
             heapq.heappop(heap)
         if row and heap:
-            return min(row[0][0], heap[0][0])
-        return row[0][0] if row else heap[0][0] if heap else None
+            return min(row[0].due, heap[0][0])
+        return row[0].due if row else heap[0][0] if heap else None
 
     def pop_due(self, now: float) -> L | None:
         """Remove and return a lease whose beat is due; None if there is none."""
         due = self.next_due()
         if due is None or due > now:
             return None
-        if self._row and self._row[0][0] == due:
-            return self._row.popleft()[1]
+        if self._row and self._row[0].due == due:
+            return self._row.popleft()
         return heapq.heappop(self._heap)[2]
 
     def _sweep(self) -> None:
-        self._row = deque(beat for beat in self._row if not beat[1].done)
+        self._row = deque(lease for lease in self._row if not lease.done)
         self._heap = [beat for beat in self._heap if not beat[2].done]
         heapq.heapify(self._heap)
         self._sweep_at = max(SWEEP_ENTRIES, 2 * len(self))

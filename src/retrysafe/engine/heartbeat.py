@@ -48,7 +48,9 @@ class Lease:
     The store read its clock later, so before `until` it cannot have granted the key to another attempt.
     """
 
-    __slots__ = ("_attempt", "_key", "done", "duration", "failing", "fence", "id", "kept", "lost", "settling", "until")
+    __slots__ = (
+        "_attempt", "_key", "done", "due", "duration", "failing", "fence", "id", "kept", "lost", "settling", "until"
+    )  # fmt: skip
 
     def __init__(self, record_id: bytes, key: str, fence: Fence, until: float) -> None:
         self.id = record_id
@@ -65,6 +67,8 @@ class Lease:
         self.until = until
         self.duration = 0.0
         """Seconds that a renewal asks for; set when the heartbeat starts."""
+        self.due: float
+        """When the next heartbeat is due; set when it starts, too (due_queue.py)."""
         self._key = key
         self._attempt = fence.attempt
 
