@@ -120,7 +120,8 @@ def _encode_head(status: int, gone: str, headers: Headers) -> bytes:
 def read_record(record_id: bytes, found: Sequence[bytes]) -> Record:
     """Decode a record from the fields and values of HGETALL."""
     try:
-        row = dict(zip(found[::2], found[1::2], strict=True))
+        fields = iter(found)
+        row = dict(zip(fields, fields, strict=True))
         return _decode_record(record_id, row, *_decode_born(row[b"b"]))
     except (ValueError, KeyError, TypeError, error) as damage:
         raise CorruptRecord(record_id, f"{type(damage).__name__}: {damage}") from damage
@@ -130,7 +131,8 @@ def read_met_record(op: Claim, found: Sequence[bytes], sent: bytes) -> Record:
     """The record that a claim met. For the same request its fixed fields are those that the claim has sent, except the
     run at their end. They need not be decoded then, which is half the work."""
     try:
-        row = dict(zip(found[::2], found[1::2], strict=True))
+        fields = iter(found)
+        row = dict(zip(fields, fields, strict=True))
         born, size = row[b"b"], len(op.run)
         if sent and born[:-size] == sent[:-size]:
             words = (op.fingerprint, op.namespace, op.kind, op.scope, op.key, op.target)
