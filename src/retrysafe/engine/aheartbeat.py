@@ -48,19 +48,17 @@ class _LoopBeats:
         self._on_beat = on_beat
         self._due: DueQueue[Lease] = DueQueue()
         self._timer: asyncio.TimerHandle | None = None
-        self._wakes_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def push(self, due: float, lease: Lease) -> None:
-        self._due.add(due, lease)
+        first = self._due.add(due, lease)
         if self._timer is None:
             self._wake_at(due)
-        elif due < self._wakes_at:
+        elif first:
             self._timer.cancel()
             self._wake_at(due)
 
     def _wake_at(self, due: float) -> None:
-        self._wakes_at = due
         self._timer = self.loop.call_later(due - clock(), self._start_due_beats)
 
     def _start_due_beats(self) -> None:

@@ -48,9 +48,7 @@ class Lease:
     The store read its clock later, so before `until` it cannot have granted the key to another attempt.
     """
 
-    __slots__ = (
-        "_attempt", "_key", "done", "due", "duration", "failing", "fence", "id", "kept", "lost", "settling", "until"
-    )  # fmt: skip
+    __slots__ = ("_attempt", "_key", "done", "duration", "failing", "fence", "id", "kept", "lost", "settling", "until")
 
     def __init__(self, record_id: bytes, key: str, fence: Fence, until: float) -> None:
         self.id = record_id
@@ -67,8 +65,6 @@ class Lease:
         self.until = until
         self.duration = 0.0
         """Seconds that a renewal asks for; set when the heartbeat starts."""
-        self.due: float
-        """When the next heartbeat is due; set when it starts, too (due_queue.py)."""
         self._key = key
         self._attempt = fence.attempt
 
