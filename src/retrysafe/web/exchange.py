@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any, Self
 from uuid import UUID
 
@@ -44,8 +45,10 @@ from retrysafe.web.fingerprints import fingerprint_request
 from retrysafe.web.key_header import quote_key, read_key
 from retrysafe.web.key_usage import UsageKind
 from retrysafe.web.paths import sanitize_target
+from retrysafe.web.routes import Route
+from retrysafe.web.settings import Settings
 from retrysafe.web.settlement import GrantedClaim, Settlement
-from retrysafe.web.view import read_mount_path
+from retrysafe.web.view import RequestView, read_mount_path
 
 EXCHANGE = "retrysafe.exchange"
 """The key of the exchange: `scope[EXCHANGE]` on ASGI, `environ[EXCHANGE]` on WSGI."""
@@ -67,6 +70,36 @@ class BodyRefused(Exception):
 
 class Exchange(Settlement):
     """One request and what is decided about it. Base class of AsyncExchange and SyncExchange."""
+
+    rolled_back = False
+    """True if the database rolled the work back because of other transactions. The middleware then runs the whole
+    request again, and the answer in `response` is not sent."""
+
+    response: Response | None = None
+    """The answer to send instead of the application's; None while the application may answer."""
+    claim_requested = False
+    """True once a claim was requested, granted or not."""
+    started = False
+    """True once the first part of an answer was sent."""
+    uncaptured = False
+    """True if the middleware does not capture this request (no key, and mode `optional`)."""
+    generated_key = ""
+    observation_lease: Lease | None = None
+
+    def __init__(
+        self, settings: Settings, view: RequestView, route: Route, lines: Sequence[str], reruns: int = 0
+    ) -> None:
+        self.settings = settings
+        self.view = view
+        self.route = route
+        self.policy = route.policy
+        self.target = route.target
+        self.series = route.series
+        self.key_lines = lines
+        self.reruns = reruns
+        """How many earlier runs of this request the database has rolled back."""
+        self._begun = time.monotonic()
+        self._error_type = ""  # its own: it is read of each request, and from the class that takes ten times as long
 
     def copy_for_rerun(self) -> Self:
         """A new exchange for the same request and key, for the next run after a rollback."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from retrysafe.core.keys import Key
@@ -18,13 +18,12 @@ from retrysafe.engine.guard import Task, settle_abandoned, settle_complete, sett
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.engine.problem_documents import Problem
 from retrysafe.errors import LeaseLost, OutcomeUnrecorded, StoreError, UsageError
+from retrysafe.policy import Policy
 from retrysafe.web import problems
 from retrysafe.web.capture import HeaderPairs, Response, build_stored_answer
 from retrysafe.web.endpoint_entry import UNKNOWN, EndpointEntry, EntryProbe, should_withdraw
 from retrysafe.web.problems import describe_error
-from retrysafe.web.routes import Route
 from retrysafe.web.settings import Settings
-from retrysafe.web.view import RequestView
 
 _log = logging.getLogger("retrysafe.web")
 
@@ -39,53 +38,30 @@ class GrantedClaim(NamedTuple):
 
 
 class Settlement:
-    """What a request has, and its end. `record_grant` makes it a claimed one."""
+    """What an exchange has of its claim, and how it ends. It begins with `record_grant`."""
+
+    settings: Settings
+    policy: Policy
+    target: str
+    reruns: int
+    _begun: float
 
     failed_with: BaseException | None = None
     """The exception of the application's handler. With it, the request's transaction is not committed
     (transaction_flow.py)."""
 
-    rolled_back = False
-    """True if the database rolled the work back because of other transactions. The middleware then runs the whole
-    request again, and the answer in `response` is not sent."""
-
     # What a request has at first. It is in the class, because an exchange is made for each request.
-    response: Response | None = None
-    """The answer to send instead of the application's; None while the application may answer."""
     scope = ""
     key: Key | None = None
     grant: GrantedClaim | None = None
-    claim_requested = False
-    """True once a claim was requested, granted or not."""
-    started = False
-    """True once the first part of an answer was sent."""
-    uncaptured = False
-    """True if the middleware does not capture this request (no key, and mode `optional`)."""
     endpoint_entry: EndpointEntry | None = None
     """Whether an endpoint was entered, if an adapter has recorded it."""
     entry_probe: EntryProbe | None = None
     """Called when the answer is there, if nothing was recorded."""
-    generated_key = ""
-    observation_lease: Lease | None = None
     _withdraws = False
     _error_type = ""
     """The class of the exception that ended the work, or the status of an answer that says it failed."""
     _stop: Callable[[], object] | None = None
-
-    def __init__(
-        self, settings: Settings, view: RequestView, route: Route, lines: Sequence[str], reruns: int = 0
-    ) -> None:
-        self.settings = settings
-        self.view = view
-        self.route = route
-        self.policy = route.policy
-        self.target = route.target
-        self.series = route.series
-        self.key_lines = lines
-        self.reruns = reruns
-        """How many earlier runs of this request the database has rolled back."""
-        self._begun = time.monotonic()
-        self._error_type = ""  # its own: it is read of each request, and from the class that takes ten times as long
 
     @property
     def claimed(self) -> bool:
