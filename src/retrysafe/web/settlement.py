@@ -44,7 +44,6 @@ class Settlement:
     policy: Policy
     target: str
     reruns: int
-    _begun: float
 
     failed_with: BaseException | None = None
     """The exception of the application's handler. With it, the request's transaction is not committed
