@@ -16,7 +16,6 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Unpack
 
 from retrysafe.core.deprecation import renamed_names
@@ -117,7 +116,7 @@ class IdempotencyMiddleware:
         work = loop.create_task(self._run_with_reruns(scope, body, send), name=WORK_NAME)
         # Wait on a future, not on the task: cancelling a coroutine also cancels the task it awaits.
         done: asyncio.Future[None] = loop.create_future()
-        work.add_done_callback(partial(_end_wait, done))
+        work.add_done_callback(lambda _: None if done.done() else done.set_result(None))
         try:
             await done
         except asyncio.CancelledError:
@@ -255,11 +254,6 @@ class IdempotencyMiddleware:
         flow = status.status_flow(settings, view.raw.get("root_path", ""), token, principal)
         response = await settings.safe.arun(flow)
         await AnswerSender.transmit(send, response)
-
-
-def _end_wait(done: asyncio.Future[None], work: asyncio.Task[None]) -> None:
-    if not done.done():
-        done.set_result(None)
 
 
 class AsgiBody:
