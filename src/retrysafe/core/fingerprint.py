@@ -100,9 +100,9 @@ def canonicalize_json(body: bytes, content_type: str = "") -> bytes:
     Numbers with a point or exponent keep their literal, and objects with a repeated key keep all their pairs.
     Both are written as an object with one key that starts with NUL; real keys with that prefix are escaped.
     """
-    # The careful reader is slower, and needed only for bodies that contain one of these two texts.
-    read = _read_carefully if b"-0" in body or b"\\u0000" in body else _read
     text = body.decode().strip(_JSON_SPACE)
+    # The careful reader is slower, and needed only for bodies that contain one of these two texts.
+    read = _read_carefully if "-0" in text or "\\u0000" in text else _read
     try:
         found, end = read(text, 0)
     except StopIteration:

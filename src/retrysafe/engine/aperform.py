@@ -163,7 +163,10 @@ class AsyncPerformer:
             self._circuit.record_answer(op)
         if reply is True or reply is False:  # of a write that only says whether it was done
             return reply
-        return self._sealer.unseal(stamp_asked(reply, sent_at, resent))
+        stamped: Any = stamp_asked(reply, sent_at, resent)
+        if type(stamped) is ClaimReply and stamped.granted and not self._sealer.active:
+            return stamped  # type: ignore[return-value]  # only an answer may be unreadable, and a new attempt has none
+        return self._sealer.unseal(stamped)  # type: ignore[no-any-return]  # the operation's own reply
 
     async def _finish_after_cancel(
         self, op: Op[Any], sealed: Op[Any], until: float | None, cause: asyncio.CancelledError, goes_on: bool

@@ -33,8 +33,8 @@ Some generators resume another one, to change what it yields or to run several s
 routes and replicas (stores/redis/wire.py, stores/redis/routing.py, stores/redis/replicas.py, stores/mysql/protocol.py,
 stores/mongo/receipts.py, transactions/early_commits.py), and flows of the web (web/claim_flows.py,
 web/transaction_flow.py). transactions/block.py resumes a flow at the end of the user's block.
-transactions/hand_endings.py resumes psycopg's own waits while it watches a connection. web/timeouts.py resumes a
-coroutine.
+transactions/hand_endings.py resumes psycopg's own waits while it watches a connection. web/asgi.py takes the first step
+of a coroutine, and web/timeouts.py the others.
 
 tests/unit/engine/test_drive.py compares this list with the source.
 """

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Any, Unpack
@@ -25,7 +24,7 @@ from retrysafe.engine.heartbeat import adopt_lease
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.web import problems, status
 from retrysafe.web.accepted_routes import warn_without_status
-from retrysafe.web.asgi_answer import AnswerSender, AnswerSent, Message, Send
+from retrysafe.web.asgi_answer import AnswerSender, Message, Send
 from retrysafe.web.endpoint_entry import EntryProbe
 from retrysafe.web.exchange import DRAIN_LIMIT_BYTES, EXCHANGE, BodyRefused, scope_from_principal
 from retrysafe.web.exchange_context import (
@@ -39,7 +38,7 @@ from retrysafe.web.keyless import KeylessExchange
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope, Settings
 from retrysafe.web.sync_async import AsyncExchange
-from retrysafe.web.timeouts import wait_until
+from retrysafe.web.timeouts import finish_until
 from retrysafe.web.view import RequestView, view_from_scope
 
 ASGIScope = MutableMapping[str, Any]
@@ -114,7 +113,17 @@ class IdempotencyMiddleware:
             return None
         # With a name: a default name would be formatted for each request.
         loop = asyncio.get_running_loop()
-        return await self._await_work(loop.create_task(self._run_with_reruns(scope, body, send), name=WORK_NAME), body)
+        work = loop.create_task(self._run_with_reruns(scope, body, send), name=WORK_NAME)
+        # Wait on a future, not on the task: cancelling a coroutine also cancels the task it awaits.
+        done: asyncio.Future[None] = loop.create_future()
+        work.add_done_callback(lambda _: None if done.done() else done.set_result(None))
+        try:
+            await done
+        except asyncio.CancelledError:
+            await self._wind_down(work, body)
+            raise
+        work.result()
+        return None
 
     async def _claim_at_edge(self, body: AsgiBody, send: Send) -> bool:
         """Claim before the application runs. False: the request is answered. This runs in the server's own task: before
@@ -155,10 +164,11 @@ class IdempotencyMiddleware:
     async def _run_with_reruns(self, scope: ASGIScope, body: AsgiBody, send: Send) -> None:
         """Run the application, settle the claim, send the answer; and again each time the database rolled the work back
         because of other transactions (transaction_flow.py). All runs share one task."""
-        snapshot = ScopeSnapshot(scope)
+        # Work that was claimed here cannot be rolled back: only a transaction of the user's can (transaction_flow.py).
+        snapshot = None if body.exchange.claimed else ScopeSnapshot(scope)
         try:
             while True:
-                exchange, sender = body.exchange, AnswerSender(body.exchange, send, body.finished)
+                exchange, sender = body.exchange, AnswerSender(body.exchange, send, body)
                 set_current_exchange(exchange)
                 try:
                     grant = exchange.grant
@@ -178,12 +188,12 @@ class IdempotencyMiddleware:
                         await sender.end()
                 finally:
                     exchange.entry_probe = None
-                if not exchange.rolled_back:
+                if not exchange.rolled_back or snapshot is None:
                     return
                 snapshot.restore(scope, self.state_keys_to_drop)
                 body.rewind()
         finally:
-            body.finished.set()
+            body.note_answered()
             exchange = body.exchange
             if exchange.observation_lease is not None:
                 await exchange.end_observation()
@@ -204,17 +214,6 @@ class IdempotencyMiddleware:
     def make_entry_probe(self, scope: ASGIScope) -> EntryProbe | None:
         """A function that says, when the answer is there, whether an endpoint was entered. Adapters override it."""
         return None
-
-    async def _await_work(self, work: asyncio.Task[None], body: AsgiBody) -> None:
-        # Wait on a future, not on the task: cancelling a coroutine also cancels the task it awaits.
-        done = asyncio.get_running_loop().create_future()
-        work.add_done_callback(lambda _: None if done.done() else done.set_result(None))
-        try:
-            await done
-        except asyncio.CancelledError:
-            await self._wind_down(work, body)
-            raise
-        work.result()
 
     async def _wind_down(self, work: asyncio.Task[None], body: AsgiBody) -> None:
         """The server cancelled the request: claimed work may go on for `grace` seconds, then it is cancelled, too."""
@@ -262,19 +261,21 @@ class AsgiBody:
 
     def __init__(self, exchange: AsyncExchange, receive: Receive) -> None:
         self.exchange = exchange
-        self.finished = AnswerSent()
-        """Set when the answer has been sent."""
+        self._answered = False
+        self._on_answered: asyncio.Event | None = None
+        """Made when somebody waits for it: nearly no application does."""
         self._receive = receive
         self._chunks: list[bytes] = []
         self._size = 0
         self._complete = self._too_large = False
-        self._waiting: deque[Message] = deque()
-        self._limit = max(exchange.settings.max_body, exchange.policy.max_body)
+        self._waiting: list[Message] = []
+        most, own = exchange.settings.max_body, exchange.policy.max_body
+        self._limit = own if own > most else most
 
     async def receive(self) -> Message:
         """The application's `receive`."""
         if self._waiting:
-            return self._waiting.popleft()
+            return self._waiting.pop(0)
         if not self._complete:
             return self._note_message(await self._receive())
         return await self._receive_after_body()
@@ -287,12 +288,22 @@ class AsgiBody:
         if self._size > limit or (declared is not None and declared.isdigit() and int(declared) > limit):
             self._too_large = "expect" not in headers  # with `Expect: 100-continue` nothing was sent yet
             raise BodyRefused(problems.TOO_LARGE)
-        deadline = asyncio.get_running_loop().time() + seconds
+        deadline = 0.0
         while not self._complete:
+            # By hand, because the body has nearly always come together with the headers: nothing waits, and a timeout
+            # around it would cost more than reading the body.
+            steps = self._receive().__await__()
             try:
-                message = self._note_message(await wait_until(deadline, self._receive()))
-            except TimeoutError:
-                raise BodyRefused(problems.TOO_SLOW) from None
+                waits_for = steps.send(None)
+            except StopIteration as received:
+                message: Message = received.value
+            else:
+                deadline = deadline or asyncio.get_running_loop().time() + seconds
+                try:
+                    message = await finish_until(deadline, steps, waits_for)
+                except TimeoutError:
+                    raise BodyRefused(problems.TOO_SLOW) from None
+            self._note_message(message)
             self._waiting.append(message)
             if self._size > limit:
                 self._too_large = True
@@ -310,10 +321,10 @@ class AsgiBody:
         del self.exchange.body
         self.exchange, exchange.body = exchange, self
         last = len(self._chunks) - 1
-        self._waiting = deque(
+        self._waiting = [
             {"type": "http.request", "body": chunk, "more_body": at < last}
             for at, chunk in enumerate(self._chunks or [b""])
-        )
+        ]
 
     async def drain_refused(self, seconds: float) -> None:
         """Read some more of a body that was refused as too large (DRAIN_LIMIT_BYTES says why)."""
@@ -335,14 +346,21 @@ class AsgiBody:
         self._complete = not message.get("more_body", False)
         return message
 
+    def note_answered(self) -> None:
+        """The answer was sent, or nothing will be."""
+        self._answered = True
+        if self._on_answered is not None:
+            self._on_answered.set()
+
     async def _receive_after_body(self) -> Message:
         """After the body only `http.disconnect` can come. While claimed work runs, the application does not get it:
         work stopped half way is worse than an answer that nobody reads. The message always comes from the server."""
         message: Message | None = None
-        if not self.exchange.claimed and not self.finished.is_set():
+        if not self.exchange.claimed and not self._answered:
             message = await self._receive()
-        if self.exchange.claimed:
-            await self.finished.wait()
+        if self.exchange.claimed and not self._answered:
+            self._on_answered = self._on_answered or asyncio.Event()
+            await self._on_answered.wait()
         return message if message is not None else await self._receive()
 
 

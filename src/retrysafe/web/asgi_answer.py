@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from retrysafe.web.capture import (
     MAX_REMEMBERED_ANSWERS,
@@ -26,27 +25,10 @@ RESPONSE_START = "http.response.start"
 RESPONSE_BODY = "http.response.body"
 
 
-class AnswerSent:
-    """An `asyncio.Event` that is made when somebody waits for it: nearly no application does."""
+class RequestEnd(Protocol):
+    """Is told when nothing more will be sent. From then on the application may see the client's disconnect."""
 
-    __slots__ = ("_event", "_is_set")
-
-    def __init__(self) -> None:
-        self._is_set = False
-        self._event: asyncio.Event | None = None
-
-    def set(self) -> None:
-        self._is_set = True
-        if self._event is not None:
-            self._event.set()
-
-    def is_set(self) -> bool:
-        return self._is_set
-
-    async def wait(self) -> None:
-        if not self._is_set:
-            self._event = self._event or asyncio.Event()
-            await self._event.wait()
+    def note_answered(self) -> None: ...
 
 
 class AnswerSender:
@@ -57,9 +39,8 @@ class AnswerSender:
     own, the application's messages are dropped.
     """
 
-    def __init__(self, exchange: AsyncExchange, send: Send, finished: AnswerSent) -> None:
-        self.finished = finished
-        """Set when nothing more will be sent. From then on the application may see the client's disconnect."""
+    def __init__(self, exchange: AsyncExchange, send: Send, request: RequestEnd) -> None:
+        self._request = request
         self._exchange = exchange
         self._send = send
         self._start: Message | None = None
@@ -115,17 +96,27 @@ class AnswerSender:
             return
         self._headers, stream = read_raw_headers(message.get("headers", ()))
         self._start = message
-        self._buffer = AnswerBuffer(exchange.policy.max_answer)
         if stream:
             await self._pass_through("stream")
 
-    async def _on_body(self, message: Message) -> None:
-        last = not message.get("more_body", False)
+    def _on_body(self, message: Message) -> Coroutine[Any, Any, None]:
         if self._start is None or self._passthrough:
-            if last and self._passthrough == "not final":
-                await self._exchange.settle(self._exchange.release_flow())
-            return await self._forward(message)
-        assert self._buffer is not None, "made with the start"
+            return self._pass_body(message)
+        if self._buffer is None and not message.get("more_body", False):
+            body = message.get("body", b"")
+            if type(body) is bytes and len(body) <= self._exchange.policy.max_answer:
+                return self._settle_answer(body)  # whole in one part, as nearly all are
+        return self._add_body(message)
+
+    async def _pass_body(self, message: Message) -> None:
+        if self._passthrough == "not final" and not message.get("more_body", False):
+            await self._exchange.settle(self._exchange.release_flow())
+        await self._forward(message)
+
+    async def _add_body(self, message: Message) -> None:
+        last = not message.get("more_body", False)
+        if self._buffer is None:
+            self._buffer = AnswerBuffer(self._exchange.policy.max_answer)
         fits = self._buffer.add(message.get("body", b""))
         if not fits and not last:
             await self._pass_through("too_large")
@@ -133,8 +124,9 @@ class AnswerSender:
         elif not fits:
             await self._pass_oversized()
         elif last:
-            await self._settle_answer()
-        return None
+            body = self._buffer.join()
+            self._buffer = None
+            await self._settle_answer(body)
 
     async def _pass_oversized(self) -> None:
         """The answer became too large with its last part."""
@@ -143,11 +135,9 @@ class AnswerSender:
             await self._exchange.settle(self._exchange.release_flow())
         await self._flush(more=False)
 
-    async def _settle_answer(self) -> None:
-        exchange, start, buffer = self._exchange, self._start, self._buffer
+    async def _settle_answer(self, body: bytes) -> None:
+        exchange, start = self._exchange, self._start
         assert start is not None
-        assert buffer is not None
-        body = buffer.join()
         instead = await exchange.settle_answer(start["status"], self._headers, body)
         if instead is not None:
             exchange.response = instead
@@ -156,7 +146,6 @@ class AnswerSender:
                 # The work was rolled back, so what runs after the answer (a background task) must not run.
                 raise ResponseReady("the transaction did not commit")
             return
-        buffer.chunks.clear()
         await self._send(self._begin(start))
         await self._finish({"type": RESPONSE_BODY, "body": body, "more_body": False})
 
@@ -205,7 +194,7 @@ class AnswerSender:
         try:
             await self._send(last)
         finally:
-            self.finished.set()
+            self._request.note_answered()
 
     async def _pass_on(self, message: Message) -> None:
         await self._send(message)
@@ -219,7 +208,7 @@ class AnswerSender:
             self._sent = self.complete = True
             extra = self._exchange.extra_headers()
             await self.transmit(self._send, response.with_headers(*extra) if extra else response)
-        self.finished.set()
+        self._request.note_answered()
 
     @staticmethod
     async def transmit(send: Send, response: Response) -> None:

@@ -128,9 +128,14 @@ def read_raw_headers(raw: Iterable[tuple[bytes, bytes]]) -> tuple[HeaderPairs, b
         if known is None or "\n" in text or "\r" in text or "\0" in text:
             raise BadHeader(name.decode("latin-1"))
         if known[1]:
-            stream = stream or _EVENTS.match(text) is not None
+            stream = stream or _is_events(text)
         headers.append((known[0], text))
     return headers, stream
+
+
+@lru_cache(MAX_REMEMBERED_ANSWERS)
+def _is_events(content_type: str) -> bool:
+    return _EVENTS.match(content_type) is not None
 
 
 @lru_cache(MAX_REMEMBERED_NAMES)

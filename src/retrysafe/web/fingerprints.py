@@ -13,7 +13,7 @@ import hashlib
 from retrysafe.core.fingerprint import fingerprint_body, fingerprint_http, has_one_reading, media_type
 from retrysafe.core.keys import frame
 from retrysafe.core.records import Fingerprint
-from retrysafe.web.paths import find_exact_path, is_sent_plain, normalize_path
+from retrysafe.web.paths import find_exact_path, normalize_path
 from retrysafe.web.routes import Route
 from retrysafe.web.view import RequestView
 
@@ -26,8 +26,11 @@ def fingerprint_request(view: RequestView, route: Route, chunks: list[bytes]) ->
         return _fingerprint_custom(view, route.fingerprint(view, b"".join(chunks)))
     content_type = view.headers.get("content-type", "")
     first = fingerprint_http(view.method, view.path, view.query, content_type, chunks)
-    path = None if is_sent_plain(view.raw) else find_exact_path(view.raw, view.path)
     readable = ";" not in content_type or has_one_reading(content_type)  # two boundaries are two parameters
+    sent: bytes | None = view.raw.get("raw_path")
+    if readable and sent and sent.find(b"%") < 0:  # without an escape, as on ASGI nearly always, decoding lost nothing
+        return first
+    path = find_exact_path(view.raw, view.path)
     if readable and path is None:
         return first
     media, body = (media_type(content_type), content_type) if readable else (content_type, RAW_MEDIA_TYPE)

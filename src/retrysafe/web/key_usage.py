@@ -87,14 +87,16 @@ class KeyUsageStats:
         """Add one. True if it is the first of its kind and should be logged. `label` is the route in figures."""
         client = _hash_scope_cached(scope) if 0 < len(scope) <= MAX_TEXT_CHARS else hash_client(scope)
         at = _KIND_INDEX[sent]
+        clients = self._routes.get(target)
+        full = self._rows * 2 > MAX_ROWS or (clients is not None and len(clients) * 2 > MAX_CLIENTS)
+        if clients is not None and not full and client in clients:
+            # No order has to be kept, because nothing is evicted; and no lock: CPython switches threads only at calls
+            # and loops, and from the `in` on there is none.
+            row = clients[client]
+            row[at] += 1
+            return row[at] == 1 and self._is_worth_logging()
         with self._lock:
-            clients = self._routes.get(target)
-            row = clients.get(client) if clients is not None else None
-            if row is None or clients is None:
-                row = self._find_row(target, client, label)
-            else:
-                self._routes.move_to_end(target)
-                clients.move_to_end(client)
+            row = self._find_row(target, client, label)
             row[at] += 1
             return row[at] == 1 and self._is_worth_logging()
 

@@ -58,12 +58,6 @@ def find_exact_path(request: Mapping[str, Any], path: str) -> str | None:
     return None if sent == normalize_path(path) else sent
 
 
-def is_sent_plain(request: Mapping[str, Any]) -> bool:
-    """Whether the request has a raw path without any escape, as on ASGI nearly all do: decoding it lost nothing."""
-    raw: bytes | None = request.get("raw_path")
-    return raw is not None and raw != b"" and b"%" not in raw
-
-
 def _raw_path_from_asgi(scope: Mapping[str, Any], path: str) -> bytes | None:
     raw: bytes | None = scope.get("raw_path")
     if not raw or b"%" not in raw:

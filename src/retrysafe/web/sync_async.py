@@ -14,8 +14,9 @@ from retrysafe.errors import RetrySafeError, StoreError
 from retrysafe.policy import Policy
 from retrysafe.web import observe
 from retrysafe.web.capture import HeaderPairs, Response
-from retrysafe.web.exchange import BodyRefused, Exchange, GrantedClaim, scope_from_principal
+from retrysafe.web.exchange import BodyRefused, Exchange, scope_from_principal
 from retrysafe.web.exchange_context import ResponseReady
+from retrysafe.web.settlement import GrantedClaim
 
 
 class AsyncBody(Protocol):
@@ -75,7 +76,8 @@ class AsyncExchange(Exchange):
         grant = await self._send_claim(task)
         if grant is None:
             return None
-        return self.record_grant(grant, self.settings.safe.akeep(grant.lease, policy.lease))
+        self.settings.safe.akeep(grant.lease, policy.lease)
+        return self.record_grant(grant)
 
     async def _send_claim(self, task: Task) -> GrantedClaim | None:
         """Send the claim without a flow. The flow decides about every reply that is not plain, and about errors."""
@@ -185,7 +187,8 @@ class SyncExchange(Exchange):
         if grant is None:
             raise ResponseReady("the answer is stored")
         token = adopt_lease(grant.lease)
-        key = self.record_grant(grant, self.settings.safe.keep(grant.lease, policy.lease), lambda: disown_lease(token))
+        self.settings.safe.keep(grant.lease, policy.lease)
+        key = self.record_grant(grant, lambda: disown_lease(token))
         if not grant.lease.fits(0.0):
             self._check_late_start(grant)
         return key

@@ -1,25 +1,21 @@
-"""A timeout that costs nothing if the awaitable is ready: the timer is set only when it has to wait.
+"""A timeout around an awaitable that was begun already and has to wait.
 
-A request's body has usually arrived together with its headers, so `receive()` returns without waiting.
-`asyncio.timeout` around it would cost more than reading the body.
+A request's body has usually arrived together with its headers, so `receive()` returns without waiting, and no timer is
+set (`AsgiBody.read_all` in web/asgi.py). `asyncio.timeout` around it would cost more than reading the body.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Generator
+from collections.abc import Generator
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 
-async def wait_until(deadline: float, awaitable: Awaitable[T]) -> T:
-    """The awaitable's result. Raises TimeoutError if the loop's clock passes `deadline` first."""
-    steps = awaitable.__await__()
-    try:
-        waits_for = steps.send(None)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]  # what the awaitable returns
+async def finish_until(deadline: float, steps: Generator[Any, Any, T], waits_for: Any) -> T:
+    """The result of an awaitable whose caller has taken the first of its steps (`AsgiBody.read_all`), and which has to
+    wait. Raises TimeoutError if the loop's clock passes `deadline` first."""
     async with asyncio.timeout_at(deadline):
         return await _Resumed(steps, waits_for)
 

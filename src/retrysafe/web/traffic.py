@@ -29,28 +29,23 @@ class LRUDict(Generic[T]):
     def __init__(self, limit: int, make: Callable[[], T]) -> None:
         self._limit = limit
         self._make = make
-        self._items: OrderedDict[str, T] = OrderedDict()
+        self.items: OrderedDict[str, T] = OrderedDict()
 
     def __getitem__(self, name: str) -> T:
-        if name in self._items:
-            self._items.move_to_end(name)
+        if name in self.items:
+            self.items.move_to_end(name)
         else:
-            if len(self._items) >= self._limit:
-                self._items.popitem(last=False)
-            self._items[name] = self._make()
-        return self._items[name]
+            if len(self.items) >= self._limit:
+                self.items.popitem(last=False)
+            self.items[name] = self._make()
+        return self.items[name]
 
     def peek(self, name: str) -> T | None:
-        return self._items.get(name)
+        return self.items.get(name)
 
     def put(self, name: str, value: T) -> None:
         self[name]  # makes room
-        self._items[name] = value
-
-    def replace(self, name: str, value: T) -> None:
-        """`put` for a name that is there."""
-        self._items[name] = value
-        self._items.move_to_end(name)
+        self.items[name] = value
 
 
 class RouteDurations:
@@ -63,12 +58,18 @@ class RouteDurations:
         self._lock = threading.Lock()
 
     def observe(self, target: str, seconds: float) -> None:
+        averages = self._average.items
+        if len(averages) * 2 <= MAX_ROUTES:  # far from full, so no order has to be kept
+            try:
+                # No lock: CPython switches threads only at calls and loops, and there is none.
+                averages[target] += self.WEIGHT * (seconds - averages[target])
+            except KeyError:
+                pass
+            else:
+                return
         with self._lock:
             before = self._average.peek(target)
-            if before is None:
-                self._average.put(target, seconds)
-            else:
-                self._average.replace(target, before + self.WEIGHT * (seconds - before))
+            self._average.put(target, seconds if before is None else before + self.WEIGHT * (seconds - before))
 
     def retry_after(self, target: str, lease: float) -> int:
         """Whole seconds, at least one, at most the lease: by then the request is finished or abandoned."""

@@ -56,8 +56,9 @@ from retrysafe.transactions.flow import (
 )
 from retrysafe.web import problems
 from retrysafe.web.capture import Response, build_replay
-from retrysafe.web.exchange import Exchange, GrantedClaim
+from retrysafe.web.exchange import Exchange
 from retrysafe.web.exchange_context import ResponseReady
+from retrysafe.web.settlement import GrantedClaim
 
 _log = logging.getLogger("retrysafe.web")
 

@@ -48,42 +48,38 @@ class HeaderView(Mapping[str, str]):
 class RawHeaderView(HeaderView):
     """The headers of an ASGI scope. Text is made of those that are asked for: most requests need two or three."""
 
-    __slots__ = ("_pairs", "_raw")
+    __slots__ = ("_joined",)
 
-    def __init__(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        self._pairs = tuple(pairs)  # as they are now: an application may change its scope
-        self._raw: dict[bytes, bytes] | None = None
-
-    def _joined(self) -> dict[bytes, bytes]:
-        joined = self._raw
-        if joined is None:
-            joined = self._raw = {}
-            for name, value in self._pairs:
+    def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        pairs = tuple(headers)  # as they are now: an application may change its scope
+        self._joined = joined = dict(pairs)
+        if len(joined) < len(pairs) or not b"".join(joined).islower():  # a name twice, or not in lower case
+            joined.clear()
+            for name, value in pairs:
                 name = name.lower()
                 joined[name] = joined[name] + b", " + value if name in joined else value
-        return joined
 
     def get(self, name: str, default: Any = None) -> Any:
-        found = (self._raw or self._joined()).get(_encode_name(name))
+        found = self._joined.get(_encode_name(name))
         return default if found is None else found.decode("latin-1")
 
     def __getitem__(self, name: str) -> str:
-        found = (self._raw or self._joined()).get(_encode_name(name))
+        found = self._joined.get(_encode_name(name))
         if found is None:
             raise KeyError(name.lower())
         return found.decode("latin-1")
 
     def get_raw(self, name: bytes) -> bytes | None:
-        return (self._raw or self._joined()).get(name)
+        return self._joined.get(name)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and _encode_name(name) in self._joined()
+        return isinstance(name, str) and _encode_name(name) in self._joined
 
     def __iter__(self) -> Iterator[str]:
-        return iter([name.decode("latin-1") for name in self._joined()])
+        return iter([name.decode("latin-1") for name in self._joined])
 
     def __len__(self) -> int:
-        return len(self._joined())
+        return len(self._joined)
 
     def __repr__(self) -> str:
         return f"HeaderView({', '.join(self)})"

@@ -16,9 +16,9 @@ from retrysafe.core.states import State
 from retrysafe.engine import guard, orphaned_claims
 from retrysafe.engine.effects import LeaveClaim
 from retrysafe.web import exchange as exchanging
-from retrysafe.web import fingerprints
+from retrysafe.web import fingerprints, settlement
 from retrysafe.web.asgi import IdempotencyMiddleware
-from retrysafe.web.asgi_answer import AnswerSender
+from retrysafe.web.asgi_answer import RESPONSE_BODY, AnswerSender
 from retrysafe.web.capture import DroppedHeaders
 from retrysafe.web.exchange import Exchange
 from retrysafe.web.exchange_context import ResponseReady
@@ -35,10 +35,11 @@ PLAIN = Situation(WEB, ("plain",))
 def send_first(original: Any) -> Any:
     """The answer goes out before it is stored."""
 
-    async def settle_answer(self: Any) -> None:
-        exchange, start, buffer = self._exchange, self._start, self._buffer
-        settling = exchange.settle(exchange.settle_answered(start["status"], self._headers, buffer.join()))
-        await self._flush(more=False)
+    async def settle_answer(self: Any, body: bytes) -> None:
+        exchange, start = self._exchange, self._start
+        settling = exchange.settle(exchange.settle_answered(start["status"], self._headers, body))
+        await self._send(self._begin(start))
+        await self._finish({"type": RESPONSE_BODY, "body": body, "more_body": False})
         LATER.add(asyncio.ensure_future(settling))
 
     return settle_answer
@@ -227,7 +228,7 @@ ABLATIONS = (
     Ablation(
         "a router's redirect is stored",
         "I30 convergence",
-        always(exchanging, "should_withdraw", False),
+        always(settlement, "should_withdraw", False),
         Situation(WEB, ("redirected",), change(senders=1)),
     ),
     Ablation(
@@ -248,7 +249,7 @@ ABLATIONS = (
     Ablation(
         "an invalid body burns its key",
         "I30 convergence",
-        always(exchanging, "should_withdraw", False),
+        always(settlement, "should_withdraw", False),
         Situation(WEB, ("corrected",), change(senders=1)),
     ),
     Ablation(

@@ -7,6 +7,8 @@ import time
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retrysafe import RetrySafe, current_lease
 from retrysafe.core.ops import Op, Renew
@@ -313,3 +315,22 @@ def test_calls_that_are_over_leave_nothing_behind_one_slow_call() -> None:
     assert due.pop_due(19.9) is None
     assert due.pop_due(20.0) is slow
     assert due.next_due() is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.booleans()), max_size=60))
+def test_leases_come_in_the_order_in_which_they_are_due(added: list[tuple[int, bool]]) -> None:
+    """Most are added in that order, and some are not: of another duration, or after a beat that failed."""
+    due: DueQueue[Any] = DueQueue()
+    leases = [(float(when), Lease(b"l", "k", Fence(1, b"t"), 60.0), ended) for when, ended in added]
+    for when, lease, ended in leases:
+        due.add(when, lease)
+        lease.done = ended
+    left = sorted(when for when, _, ended in leases if not ended)
+    assert due.next_due() == (left[0] if left else None)
+    moments = {id(lease): when for when, lease, _ in leases}
+    popped = []
+    while (lease := due.pop_due(30.0)) is not None:
+        assert not lease.done
+        popped.append(moments[id(lease)])
+    assert popped == left
+    assert due.pop_due(30.0) is None

@@ -1,17 +1,14 @@
-"""A timeout without a timer if the awaitable is ready (web/timeouts.py)."""
+"""A timeout around an awaitable that was begun already (web/timeouts.py)."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 
-from retrysafe.web.timeouts import wait_until
-
-
-async def at_once() -> str:
-    return "here"
+from retrysafe.web.timeouts import finish_until
 
 
 async def after(signal: asyncio.Event, result: str) -> str:
@@ -24,9 +21,14 @@ def deadline(seconds: float) -> float:
     return asyncio.get_running_loop().time() + seconds
 
 
-async def test_what_is_there_needs_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asyncio, "timeout_at", None)
-    assert await wait_until(deadline(-1), at_once()) == "here"
+async def wait_until(when: float, awaitable: Awaitable[Any]) -> Any:
+    """As `AsgiBody.read_all` does it."""
+    steps = awaitable.__await__()
+    try:
+        waits_for = steps.send(None)
+    except StopIteration as done:
+        return done.value
+    return await finish_until(when, steps, waits_for)
 
 
 async def test_what_has_to_wait_goes_on_where_it_stopped() -> None:

@@ -32,6 +32,8 @@ DEFAULT_PREFIX = "retrysafe:"
 MAX_BUCKETS = 256
 
 INDEXES = ("births", "states")
+HEX_ID_CHARS = 64
+"""The length of a record's id in hex: it is a SHA-256 (core/keys.py)."""
 
 STATE_CODES = {State.CLAIMED: 1, State.RELEASED: 2, State.COMPLETED: 3, State.UNCERTAIN: 4}
 LAPSE_CODES: dict[OnLapse, int] = {"uncertain": 0, "resume": 1, "rerun": 2}
@@ -42,7 +44,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 class Layout:
     """The keys of one prefix."""
 
-    __slots__ = ("_heads", "_indexes", "_packed", "buckets", "meta", "prefix")
+    __slots__ = ("_heads", "_indexes", "_packed", "_sized_heads", "buckets", "meta", "prefix")
 
     def __init__(self, prefix: str = DEFAULT_PREFIX, buckets: int = 1) -> None:
         self.prefix = check_prefix(prefix)
@@ -51,19 +53,23 @@ class Layout:
         self._heads = [f"{prefix}{{{bucket}}}:".encode() for bucket in range(buckets)]
         self._indexes = [tuple(head + name.encode() for name in INDEXES) for head in self._heads]
         self._packed = [b"".join(b"$%d\r\n%b\r\n" % (len(key), key) for key in keys) for keys in self._indexes]
+        self._sized_heads = [b"$%d\r\n%b" % (len(head) + HEX_ID_CHARS, head) for head in self._heads]
 
     def record_keys(self, record_id: bytes) -> tuple[bytes, ...]:
         """The keys for an operation on one record: the indexes of its bucket, then the record."""
         bucket = record_id[0] % self.buckets
         return (*self._indexes[bucket], self._heads[bucket] + record_id.hex().encode())
 
-    def packed_record_keys(self, record_id: bytes) -> tuple[bytes, bytes, bytes]:
-        """Like `record_keys`: the two parts of the record's key, and the index keys already encoded as RESP."""
-        bucket = record_id[0] % self.buckets
-        return record_id.hex().encode(), self._heads[bucket], self._packed[bucket]
+    def packed_keys(self, record_id: bytes) -> tuple[bytes, bytes]:
+        """Like `record_keys`, encoded as RESP: the record's key, and the index keys."""
+        bucket, name = record_id[0] % self.buckets, record_id.hex()
+        if len(name) == HEX_ID_CHARS:
+            return self._sized_heads[bucket] + name.encode() + b"\r\n", self._packed[bucket]
+        key = self._heads[bucket] + name.encode()
+        return b"$%d\r\n%b\r\n" % (len(key), key), self._packed[bucket]
 
     def packed_bucket(self, record_id: bytes) -> tuple[bytes, bytes]:
-        """Like `packed_record_keys`, without the id in hex."""
+        """Like `packed_keys`, but of the record's key only what all keys of its bucket begin with, without a size."""
         bucket = record_id[0] % self.buckets
         return self._heads[bucket], self._packed[bucket]
 

@@ -28,6 +28,7 @@ from retrysafe.errors import CorruptRecord
 from retrysafe.stores.redis.layout import LAPSE_CODES, STATE_CODES
 
 MAX_REMEMBERED_HEADERS = 128
+MAX_REMEMBERED_OWNERS = 1_024
 
 BORN_PARTS = ("fingerprint", "namespace", "kind", "scope", "key", "target", "run")
 """The parts of field `b`, in order. list.lua filters by their numbers."""
@@ -60,20 +61,22 @@ def encode_born(op: Claim) -> bytes:
         return b""
     algorithm, digest, length = op.fingerprint
     fingerprint = f"{algorithm}:{length}:{digest.hex()}".encode()  # str(op.fingerprint), without a call
-    sizes, owner = _encode_owner(op.namespace, op.kind, op.scope)
-    key, target, run = op.key.encode("utf-8", "surrogatepass"), _encode_target(op.target), op.run
-    packed = _BORN.pack(len(fingerprint), *sizes, len(key), len(target), len(run))
-    return b"".join((packed, fingerprint, owner, key, target, run))
+    key, run = op.key.encode("utf-8", "surrogatepass"), op.run
+    sizes, owner, target = _encode_shared(
+        op.namespace, op.kind, op.scope, op.target, len(fingerprint), len(key), len(run)
+    )
+    return b"".join((sizes, fingerprint, owner, key, target, run))
 
 
-@lru_cache(MAX_REMEMBERED_HEADERS)
-def _encode_owner(namespace: str, kind: str, scope: str) -> tuple[tuple[int, ...], bytes]:
-    """The sizes and the bytes of three parts that many claims share."""
-    words = [encode_text(word) for word in (namespace, kind, scope)]
-    return tuple(map(len, words)), b"".join(words)
-
-
-_encode_target = lru_cache(MAX_REMEMBERED_HEADERS)(encode_text)
+@lru_cache(MAX_REMEMBERED_OWNERS)
+def _encode_shared(  # noqa: PLR0917  (by position: every new key comes here)
+    namespace: str, kind: str, scope: str, target: str, fingerprint: int, key: int, run: int
+) -> tuple[bytes, bytes, bytes]:
+    """What the claims of one scope and route share: all sizes (those of fingerprint, key and run are given), the parts
+    between fingerprint and key, and the target."""
+    words, named = [encode_text(word) for word in (namespace, kind, scope)], encode_text(target)
+    sizes = _BORN.pack(fingerprint, *map(len, words), key, len(named), run)
+    return sizes, b"".join(words), named
 
 
 def encode_alternatives(op: Claim) -> bytes:
@@ -100,23 +103,25 @@ def encode_point(point: str, progress: bytes) -> bytes:
 
 def encode_answer(answer: Answer) -> bytes:
     """Field `a`. Two answers are equal exactly if their bytes are equal."""
-    gone, headers = answer.gone.encode(), _encode_headers(answer.headers)
-    return _ANSWER.pack(answer.status, len(gone), len(headers)) + gone + headers + answer.body
+    return _encode_head(answer.status, answer.gone, answer.headers) + answer.body
 
 
 @lru_cache(MAX_REMEMBERED_HEADERS)
-def _encode_headers(headers: Headers) -> bytes:
-    """The sizes of all names and values, then the names and values. JSON would take twice as long for a few headers.
-    Cached, as in `_decode_headers`."""
+def _encode_head(status: int, gone: str, headers: Headers) -> bytes:
+    """Field `a` without the body: of the headers the sizes of all names and values, then the names and values. JSON
+    would take twice as long for a few headers. Cached, as in `_decode_headers`."""
     words = [word for pair in headers for word in pair]
     sizes, data = _encode_sized(words)
-    return pack(f">I{len(words)}I", len(words), *sizes) + data
+    size = _COUNT.size * (1 + len(words)) + len(data)
+    numbers = _ANSWER.pack(status, len(gone), size) + gone.encode()
+    return numbers + pack(f">I{len(words)}I", len(words), *sizes) + data
 
 
 def read_record(record_id: bytes, found: Sequence[bytes]) -> Record:
     """Decode a record from the fields and values of HGETALL."""
     try:
-        row = dict(zip(found[::2], found[1::2], strict=True))
+        fields = iter(found)
+        row = dict(zip(fields, fields, strict=True))
         return _decode_record(record_id, row, *_decode_born(row[b"b"]))
     except (ValueError, KeyError, TypeError, error) as damage:
         raise CorruptRecord(record_id, f"{type(damage).__name__}: {damage}") from damage
@@ -126,7 +131,8 @@ def read_met_record(op: Claim, found: Sequence[bytes], sent: bytes) -> Record:
     """The record that a claim met. For the same request its fixed fields are those that the claim has sent, except the
     run at their end. They need not be decoded then, which is half the work."""
     try:
-        row = dict(zip(found[::2], found[1::2], strict=True))
+        fields = iter(found)
+        row = dict(zip(fields, fields, strict=True))
         born, size = row[b"b"], len(op.run)
         if sent and born[:-size] == sent[:-size]:
             words = (op.fingerprint, op.namespace, op.kind, op.scope, op.key, op.target)
@@ -148,32 +154,34 @@ def _decode_record(record_id: bytes, row: Mapping[bytes, bytes], born: BornParts
     point, progress = _decode_point(row[b"p"]) if b"p" in row else ("", b"")
     token = head[_HEAD.size :]
     answer = row.get(b"a")
-    return Record(
-        record_id,
-        namespace,
-        kind,
-        scope,
-        key,
-        target,
-        fingerprint,
-        _STATES[state],
-        attempt,
-        token,
-        run,
-        lease_until,
-        _ON_LAPSE[on_lapse],
-        point,
-        progress,
-        row.get(b"i", b""),
-        None if answer is None else _decode_answer(answer),
-        _decode_text(row[b"n"]) if b"n" in row else "",
-        created,
-        started,
-        completed,
-        expires,
-        retention,
-        int(row.get(b"q", b"0")),
-        read_past_tokens(row[b"e"], token) if b"e" in row else (),
+    return Record._make(
+        (
+            record_id,
+            namespace,
+            kind,
+            scope,
+            key,
+            target,
+            fingerprint,
+            _STATES[state],
+            attempt,
+            token,
+            run,
+            lease_until,
+            _ON_LAPSE[on_lapse],
+            point,
+            progress,
+            row.get(b"i", b""),
+            None if answer is None else _decode_answer(answer),
+            _decode_text(row[b"n"]) if b"n" in row else "",
+            created,
+            started,
+            completed,
+            expires,
+            retention,
+            int(row[b"q"]) if b"q" in row else 0,
+            read_past_tokens(row[b"e"], token) if b"e" in row else (),
+        )
     )
 
 
