@@ -33,7 +33,8 @@ ASKED = frozenset(("_taps", "heard", "max_unsorted_times"))
 FILES = (
     "engine/aperform.py", "engine/perform.py", "engine/guard.py", "engine/safe.py", "transactions/flow.py",
     "operations/flow.py", "operations/run.py", "operations/submission.py",
-    "web/exchange.py", "web/key_usage.py", "web/routes.py", "web/transaction_flow.py", "web/claim_flows.py",
+    "web/exchange.py", "web/settlement.py", "web/key_usage.py", "web/routes.py", "web/transaction_flow.py",
+    "web/claim_flows.py",
 )  # fmt: skip
 
 
