@@ -124,7 +124,7 @@ async def test_the_target_is_the_route(path: str, target: str) -> None:
 
 @pytest.mark.parametrize("how", ["decorator", "inner call", "endpoint class"])
 async def test_what_stands_around_the_handler_does_not_go_on_after_a_replay(how: str) -> None:
-    """Only the route may take a stored answer for the handler's: other code would do once more what it does after it."""
+    """Only the route may take a stored answer for the handler's: other code would do once more what it does then."""
     mails: list[str] = []
 
     @idempotent(scope=lambda request: "a")
