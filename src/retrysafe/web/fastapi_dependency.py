@@ -7,24 +7,20 @@ from collections.abc import AsyncIterator, Callable
 from inspect import Parameter, Signature
 from typing import Any
 
-from fastapi import Depends, Header, HTTPException, Request, params
+from fastapi import Depends, Header, Request, params
 from fastapi.dependencies.utils import request_params_to_args
 from fastapi.exceptions import RequestValidationError
 
 from retrysafe.core.keys import Key
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
-from retrysafe.web import openapi, starlette
+from retrysafe.web import openapi
 from retrysafe.web.accepted_routes import mark_accepting
 from retrysafe.web.asgi_adapter import check_strength
 from retrysafe.web.exchange import EXCHANGE
-from retrysafe.web.fastapi_endpoint import protect_endpoint
+from retrysafe.web.fastapi_endpoint import Refusal, protect_endpoint
 from retrysafe.web.openapi import EXTENSION, Json, ProtectionSpec, Strength
 from retrysafe.web.starlette import claim, claim_in_transaction
-
-
-class Refusal(starlette.Refusal, HTTPException):
-    """A FastAPI HTTPException: dependencies with `yield` may catch that class."""
 
 
 class IdempotentDependency:

@@ -252,6 +252,57 @@ async def test_a_decorator_above_ours_comes_before_a_replay(world: World) -> Non
     assert not is_early(world.app)
 
 
+@pytest.mark.parametrize("wrong", ["replay", "no key"])
+async def test_a_decorator_above_ours_does_not_go_on_without_the_endpoint(world: World, wrong: str) -> None:
+    """It would do once more what it does after the endpoint."""
+    mails: list[str] = []
+
+    def mail_after(endpoint: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        @functools.wraps(endpoint)
+        async def call_and_mail(**values: Any) -> Any:
+            answer = await endpoint(**values)
+            mails.append("paid")
+            return answer
+
+        return call_and_mail
+
+    @world.app.post("/pay")
+    @mail_after
+    @idempotent(world.account)
+    async def pay(order: Order) -> dict[str, int]:
+        return world.ran()
+
+    async with calling(world.app) as http:
+        first = await http.post("/pay", headers=keyed("k"), json={"amount": 1})
+        again = await http.post("/pay", headers=keyed("k") if wrong == "replay" else ALICE, json={"amount": 1})
+    assert is_replay(first, again) if wrong == "replay" else is_problem(again, 400, "missing-key")
+    assert mails == ["paid"]
+
+
+async def test_on_an_answer_route_dependencies_with_yield_end_as_usual(world: World) -> None:
+    ended: list[str] = []
+
+    async def session() -> AsyncIterator[None]:
+        try:
+            yield
+        except HTTPException:
+            ended.append("raised")
+            raise
+        ended.append("as usual")
+
+    router = APIRouter(route_class=AnswerRoute, dependencies=[Depends(session)])
+
+    @router.post("/pay")
+    @idempotent(world.account)
+    async def pay(order: Order) -> dict[str, int]:
+        return world.ran()
+
+    world.app.include_router(router)
+    first, again = await pay_twice(world.app)
+    assert is_replay(first, again)
+    assert ended == ["as usual", "as usual"]
+
+
 @pytest.mark.parametrize("how", ["route class", "wrapped application"])
 async def test_what_stands_around_the_handler_comes_before_a_replay(world: World, how: str) -> None:
     gate = Gate()
@@ -586,7 +637,8 @@ async def test_a_fingerprint_of_the_users_covers_only_the_path(way: str, wrong: 
 @pytest.mark.parametrize("life", ["function", "request"])
 async def test_an_invalid_request_holds_the_contexts_of_its_dependencies_once(world: World, life: Any) -> None:
     """A pool with one connection: whoever asks for a second while it holds the first waits for ever."""
-    held, log = [0], []
+    held: list[int] = [0]
+    log: list[Any] = []
 
     async def connection() -> AsyncIterator[int]:
         held[0] += 1
