@@ -29,8 +29,8 @@ from retrysafe.web.accepted_routes import warn_without_status
 from retrysafe.web.asgi import ASGIScope, Receive
 from retrysafe.web.asgi_answer import Send
 from retrysafe.web.endpoint_entry import EntryProbe
-from retrysafe.web.fastapi_dependency import IdempotentDependency, Refusal, TransactionalDependency
-from retrysafe.web.fastapi_endpoint import returns_answers
+from retrysafe.web.fastapi_dependency import IdempotentDependency, TransactionalDependency
+from retrysafe.web.fastapi_endpoint import WRAPPED_FOR_ANSWERS, Refusal, returns_answers
 from retrysafe.web.fastapi_openapi import complete_schema, document
 from retrysafe.web.fastapi_routes import find_entry, find_mounted, list_accepting, list_modes, mark_endpoints
 from retrysafe.web.key_header import DEFAULT_HEADER
@@ -136,7 +136,7 @@ class AnswerRoute(APIRoute):
 
 
 def _wrap_endpoint(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    if hasattr(endpoint, "_retrysafe_answers"):
+    if hasattr(endpoint, WRAPPED_FOR_ANSWERS):
         return endpoint  # already wrapped: including a router makes its routes again
     if inspect.iscoroutinefunction(endpoint):
 
@@ -149,7 +149,7 @@ def _wrap_endpoint(endpoint: Callable[..., Any]) -> Callable[..., Any]:
         def respond_with_answer(*args: Any, **kwargs: Any) -> Any:
             return respond_if_answer(endpoint(*args, **kwargs))
 
-    respond_with_answer._retrysafe_answers = True  # type: ignore[attr-defined]
+    setattr(respond_with_answer, WRAPPED_FOR_ANSWERS, True)
     return respond_with_answer
 
 

@@ -7,24 +7,20 @@ from collections.abc import AsyncIterator, Callable
 from inspect import Parameter, Signature
 from typing import Any
 
-from fastapi import Depends, Header, HTTPException, Request, params
+from fastapi import Depends, Header, Request, params
 from fastapi.dependencies.utils import request_params_to_args
 from fastapi.exceptions import RequestValidationError
 
 from retrysafe.core.keys import Key
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
-from retrysafe.web import openapi, starlette
+from retrysafe.web import openapi
 from retrysafe.web.accepted_routes import mark_accepting
 from retrysafe.web.asgi_adapter import check_strength
 from retrysafe.web.exchange import EXCHANGE
-from retrysafe.web.fastapi_endpoint import protect_endpoint
+from retrysafe.web.fastapi_endpoint import Refusal, protect_endpoint
 from retrysafe.web.openapi import EXTENSION, Json, ProtectionSpec, Strength
 from retrysafe.web.starlette import claim, claim_in_transaction
-
-
-class Refusal(starlette.Refusal, HTTPException):
-    """A FastAPI HTTPException: dependencies with `yield` may catch that class."""
 
 
 class IdempotentDependency:
@@ -83,7 +79,9 @@ class TransactionalDependency(IdempotentDependency):
 def _reject_if_unasked(request: Request) -> None:
     """Reject the request, instead of answering what is stored, if a header or a cookie is missing or invalid. FastAPI
     does not call a dependency whose header is missing, goes on with the next, and rejects the request only at the end:
-    so a dependency that would have refused the caller may not have been asked."""
+    so a dependency that would have refused the caller may not have been asked. The same holds for the query, if the
+    user's own fingerprint (`fingerprint=`) may leave it out."""
+    exchange = request.scope[EXCHANGE]
     route = request.scope.get("fastapi", {}).get("effective_route_context") or request.scope.get("route")
     provider, todo = getattr(route, "dependency_overrides_provider", None), [getattr(route, "dependant", None)]
     if todo == [None] or (provider is not None and provider.dependency_overrides):
@@ -93,9 +91,11 @@ def _reject_if_unasked(request: Request) -> None:
         one: Any = todo.pop(0)
         errors += request_params_to_args(one.header_params, request.headers)[1]
         errors += request_params_to_args(one.cookie_params, request.cookies)[1]
+        if exchange.route.fingerprint is not None:
+            errors += request_params_to_args(one.query_params, request.query_params)[1]
         todo += one.dependencies
     if errors:
-        request.scope[EXCHANGE].response = None
+        exchange.response = None
         raise RequestValidationError(errors)
 
 

@@ -31,7 +31,7 @@ from retrysafe.engine.heartbeat import adopt_lease
 from retrysafe.web.asgi import ASGIApp, ASGIScope, Receive
 from retrysafe.web.asgi_answer import Message, Send
 from retrysafe.web.endpoint_entry import ENTERED, declare_marked
-from retrysafe.web.exchange import EXCHANGE
+from retrysafe.web.exchange import EXCHANGE, Exchange
 from retrysafe.web.exchange_context import ResponseReady
 from retrysafe.web.fastapi_endpoint import (
     PRINCIPAL,
@@ -44,6 +44,10 @@ from retrysafe.web.starlette import ANSWERS, AnsweredResponse, build_target, res
 
 _ARGUMENTS = "retrysafe.arguments"
 _FINGERPRINTED = frozenset({"body", "path", "query"})
+_ALWAYS_FINGERPRINTED = frozenset({"path"})
+"""Also by a function of the user's (`fingerprint=`): what else it covers is not known."""
+_STACKS = ("fastapi_function_astack", "fastapi_inner_astack")
+"""Where FastAPI keeps the contexts of dependencies with `yield`, in the order in which it ends them."""
 _NO_OVERRIDES = SimpleNamespace(dependency_overrides={})
 _NOBODYS = Response()
 """FastAPI makes a response for dependencies that ask for it. None of these does (`_needs_whole`)."""
@@ -89,8 +93,11 @@ class EarlyClaim:
         arguments, exchange, names = solved.values, scope[EXCHANGE], self._names
         if solved.errors:
             if body is not None:
-                return _repeat_body(self._whole, body)  # the client is told what is wrong with the body, too
-            if names.principal not in arguments or not are_of_fingerprint(solved.errors):
+                # The client is told what is wrong with the body, too. All dependencies run again for that, so their
+                # first contexts end here: one that holds a connection would wait for itself.
+                await _end_contexts(scope, RequestValidationError(solved.errors))
+                return _repeat_body(self._whole, body)
+            if names.principal not in arguments or not are_of_fingerprint(solved.errors, exchange):
                 raise RequestValidationError(solved.errors)
         principal = arguments.pop(PRINCIPAL) if names.principal is PRINCIPAL else arguments[names.principal]
         try:
@@ -126,11 +133,27 @@ def _repeat_body(whole: ASGIApp, body: bytes) -> ASGIApp:
     return run_whole
 
 
-def are_of_fingerprint(errors: Sequence[Any]) -> bool:
+async def _end_contexts(scope: ASGIScope, error: RequestValidationError) -> None:
+    """End the contexts of all dependencies, as FastAPI does when it rejects the request."""
+    for name in _STACKS:
+        stack = scope.get(name)
+        if stack is None:
+            continue
+        try:
+            async with stack.pop_all():
+                raise error
+        except RequestValidationError as same:
+            if same is not error:
+                raise
+
+
+def are_of_fingerprint(errors: Sequence[Any], exchange: Exchange) -> bool:
     """True if everything that is invalid is part of the request's fingerprint. Then a stored answer is the answer to
     the same invalid request. A header is not: if one is missing, a dependency that would refuse the caller has not run,
-    and the request must not be answered with what is stored."""
-    return all(one.get("loc", ("",))[0] in _FINGERPRINTED for one in errors)
+    and the request must not be answered with what is stored. Nor is a query that the user's own fingerprint may leave
+    out."""
+    covered = _FINGERPRINTED if exchange.route.fingerprint is None else _ALWAYS_FINGERPRINTED
+    return all(one.get("loc", ("",))[0] in covered for one in errors)
 
 
 # Which routes -----------------------------------------------------------------------------------------

@@ -17,13 +17,14 @@ from inspect import Parameter, Signature
 from types import SimpleNamespace
 from typing import Annotated, Any, NamedTuple, Protocol, get_args, get_origin, get_type_hints
 
-from fastapi import Request, params
+from fastapi import HTTPException, Request, params
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from retrysafe.core.keys import Key
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
+from retrysafe.web import starlette
 from retrysafe.web.accepted_routes import mark_accepting
 from retrysafe.web.asgi_adapter import OperationAnswer, claim_or_identify, find_exchange
 from retrysafe.web.endpoint_entry import ENTERED, declare_marked
@@ -39,6 +40,7 @@ from retrysafe.web.starlette import (
     respond,
     respond_if_answer,
 )
+from retrysafe.web.sync_async import AsyncExchange
 from retrysafe.web.transaction_io import TX_ARGUMENT, TransactionRequest, aclaim_in_transaction
 
 Endpoint = Callable[..., Any]
@@ -47,6 +49,14 @@ REQUEST = "retrysafe_request"
 PRINCIPAL = "retrysafe_principal"
 """The names of arguments that FastAPI resolves for us, where the endpoint did not ask for them."""
 _PROTECTED = "_retrysafe_protected"
+
+
+WRAPPED_FOR_ANSWERS = "_retrysafe_answers"
+"""The mark of an endpoint that an `AnswerRoute` has wrapped."""
+
+
+class Refusal(starlette.Refusal, HTTPException):
+    """A FastAPI HTTPException: dependencies with `yield` may catch that class."""
 
 
 class Protection(Protocol):
@@ -120,8 +130,8 @@ def _wrap_guarded(endpoint: Endpoint, run: Endpoint, names: Arguments, protectio
                     exchange.pass_or_refuse(principal, policy, build_target(scope))
                 else:
                     key = await claim_or_identify(exchange, principal, policy, build_target(scope), strength)
-            except ResponseReady:
-                return AnsweredResponse(exchange)
+            except ResponseReady as stop:
+                return _answer_for(call_protected, scope, exchange, stop)
             exchange.endpoint_entry = ENTERED
         if names.key:
             values[names.key] = key
@@ -150,11 +160,20 @@ def _wrap_in_transaction(endpoint: Endpoint, run: Endpoint, names: Arguments, pr
             transaction = await aclaim_in_transaction(exchange, principal, asked, endpoint)
             exchange.endpoint_entry = ENTERED
             result = await transaction.run_handler(functools.partial(run_with, transaction.flows.task.key))
-        except ResponseReady:
-            return AnsweredResponse(exchange)
+        except ResponseReady as stop:
+            return _answer_for(call_protected, scope, exchange, stop)
         return respond_if_answer(result)
 
     return call_protected
+
+
+def _answer_for(wrapper: Endpoint, scope: Any, exchange: AsyncExchange, stop: ResponseReady) -> AnsweredResponse:
+    """What our wrapper returns if the endpoint is not called. A decorator above ours must not go on, as if it had been:
+    it would do once more what it does after the endpoint."""
+    called = scope.get("endpoint")
+    if called is wrapper or (hasattr(called, WRAPPED_FOR_ANSWERS) and called.__wrapped__ is wrapper):
+        return AnsweredResponse(exchange)
+    raise Refusal(exchange) from stop
 
 
 def _make_async(endpoint: Endpoint) -> Endpoint:

@@ -18,7 +18,7 @@ from retrysafe.web.accepted_routes import is_accepting
 from retrysafe.web.asgi import ASGIApp, ASGIScope, Receive
 from retrysafe.web.asgi_answer import Message, Send
 from retrysafe.web.endpoint_entry import ENTERED, REFUSED, UNKNOWN, EndpointEntry, is_marked, mark_endpoint
-from retrysafe.web.exchange import EXCHANGE
+from retrysafe.web.exchange import EXCHANGE, Exchange
 from retrysafe.web.fastapi_dependency import IdempotentDependency
 from retrysafe.web.fastapi_early import are_of_fingerprint, find_early_claim
 from retrysafe.web.fastapi_endpoint import find_protection
@@ -149,7 +149,8 @@ class ProtectedRoute:
     async def _reject(self, handlers: Handlers, statuses: Any, request: Request, error: Exception) -> Any:
         """The application's handler of rejections, or what claims the key before it. Starlette calls it as a
         response."""
-        if request.scope[EXCHANGE].claim_requested or not _is_settled_by_policy(error):
+        exchange = request.scope[EXCHANGE]
+        if exchange.claim_requested or not _is_settled_by_policy(error, exchange):
             return await _handle(handlers, request, error)
 
         async def handle_first(again: Request, _: Exception) -> Any:
@@ -178,10 +179,10 @@ class ProtectedRoute:
         return self._rejecting
 
 
-def _is_settled_by_policy(error: Exception) -> bool:
+def _is_settled_by_policy(error: Exception, exchange: Exchange) -> bool:
     """True if FastAPI itself rejected what the fingerprint covers. A dependency may raise the same class to refuse the
     caller, and one whose header is missing was not asked: then nothing is claimed, and nothing stored is answered."""
-    if not isinstance(error, RequestValidationError) or not are_of_fingerprint(error.errors()):
+    if not isinstance(error, RequestValidationError) or not are_of_fingerprint(error.errors(), exchange):
         return False
     last = error.__traceback__
     while last is not None and last.tb_next is not None:

@@ -231,7 +231,9 @@ def idempotent(
             if exchange is not None:
                 try:
                     key = await claim_or_identify(exchange, principal, policy, build_target(request.scope), strength)
-                except ResponseReady:
+                except ResponseReady as stop:
+                    if request.scope.get("endpoint") is not call_protected:
+                        raise Refusal(exchange) from stop  # what called us must not go on, as if the handler had run
                     return AnsweredResponse(exchange)
             request.state.key = key
             return respond_if_answer(await _call_handler(handler, args, kwargs))

@@ -252,6 +252,57 @@ async def test_a_decorator_above_ours_comes_before_a_replay(world: World) -> Non
     assert not is_early(world.app)
 
 
+@pytest.mark.parametrize("wrong", ["replay", "no key"])
+async def test_a_decorator_above_ours_does_not_go_on_without_the_endpoint(world: World, wrong: str) -> None:
+    """It would do once more what it does after the endpoint."""
+    mails: list[str] = []
+
+    def mail_after(endpoint: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        @functools.wraps(endpoint)
+        async def call_and_mail(**values: Any) -> Any:
+            answer = await endpoint(**values)
+            mails.append("paid")
+            return answer
+
+        return call_and_mail
+
+    @world.app.post("/pay")
+    @mail_after
+    @idempotent(world.account)
+    async def pay(order: Order) -> dict[str, int]:
+        return world.ran()
+
+    async with calling(world.app) as http:
+        first = await http.post("/pay", headers=keyed("k"), json={"amount": 1})
+        again = await http.post("/pay", headers=keyed("k") if wrong == "replay" else ALICE, json={"amount": 1})
+    assert is_replay(first, again) if wrong == "replay" else is_problem(again, 400, "missing-key")
+    assert mails == ["paid"]
+
+
+async def test_on_an_answer_route_dependencies_with_yield_end_as_usual(world: World) -> None:
+    ended: list[str] = []
+
+    async def session() -> AsyncIterator[None]:
+        try:
+            yield
+        except HTTPException:
+            ended.append("raised")
+            raise
+        ended.append("as usual")
+
+    router = APIRouter(route_class=AnswerRoute, dependencies=[Depends(session)])
+
+    @router.post("/pay")
+    @idempotent(world.account)
+    async def pay(order: Order) -> dict[str, int]:
+        return world.ran()
+
+    world.app.include_router(router)
+    first, again = await pay_twice(world.app)
+    assert is_replay(first, again)
+    assert ended == ["as usual", "as usual"]
+
+
 @pytest.mark.parametrize("how", ["route class", "wrapped application"])
 async def test_what_stands_around_the_handler_comes_before_a_replay(world: World, how: str) -> None:
     gate = Gate()
@@ -542,7 +593,96 @@ def test_websockets_are_untouched(world: World) -> None:
         assert socket.receive_text() == "hello"
 
 
+@pytest.mark.parametrize("way", ["early", "whole", "dependency"])
+@pytest.mark.parametrize("wrong", ["query", "body"])
+async def test_a_fingerprint_of_the_users_covers_only_the_path(way: str, wrong: str) -> None:
+    """A check whose query is missing was not asked, and no check is if the body is not JSON."""
+    world = World(fingerprint=lambda view, body: b"the same")
+
+    def may_pay(role: Annotated[int, Query()]) -> None:
+        if role != 7:
+            raise HTTPException(403)
+
+    def may_pay_whole(role: Annotated[int, Query()], response: Response) -> None:
+        may_pay(role)
+
+    async def pay(order: Order) -> dict[str, int]:
+        return world.ran()
+
+    protect = idempotent(world.account)
+    if way == "dependency":
+        world.app.post("/pay", dependencies=[Depends(may_pay), Depends(protect)])(pay)
+    else:
+        check = may_pay if way == "early" else may_pay_whole
+        world.app.post("/pay", dependencies=[Depends(check)])(protect(pay))
+    headers = keyed("k", **{"Content-Type": "application/json"})
+    async with calling(world.app) as http:
+
+        async def send(query: str, content: str = '{"amount": 1}') -> httpx.Response:
+            return await http.post(f"/pay{query}", headers=headers, content=content)
+
+        first, again = await send("?role=7"), await send("?role=7")
+        refused = await (send("") if wrong == "query" else send("?role=8", "{"))
+    assert is_replay(first, again)
+    assert is_early(world.app) == (way == "early") if way != "dependency" else True
+    assert refused.status_code in (403, 422)
+    assert "idempotent-replayed" not in refused.headers
+    assert "run" not in refused.json()
+    assert len(world.runs) == 1
+
+
 # What an invalid request is told ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("life", ["function", "request"])
+async def test_an_invalid_request_holds_the_contexts_of_its_dependencies_once(world: World, life: Any) -> None:
+    """A pool with one connection: whoever asks for a second while it holds the first waits for ever."""
+    held: list[int] = [0]
+    log: list[Any] = []
+
+    async def connection() -> AsyncIterator[int]:
+        held[0] += 1
+        log.append(held[0])
+        try:
+            yield held[0]
+        except RequestValidationError:
+            log.append("rejected")
+            raise
+        finally:
+            held[0] -= 1
+
+    @world.app.post("/pay")
+    @idempotent(world.account)
+    async def pay(order: Order, at: int, one: Annotated[int, Depends(connection, scope=life)]) -> dict[str, int]:
+        return world.ran()
+
+    async with calling(world.app) as http:
+        wrong = await http.post("/pay?at=x", headers=keyed("k"), json={"amount": 1})
+    assert is_early(world.app)
+    assert wrong.status_code == 422
+    assert held == [0]
+    assert set(log) == {1, "rejected"}
+
+
+@pytest.mark.parametrize("how", ["converted", "swallowed"])
+async def test_a_dependency_may_answer_a_rejection_in_its_own_words(world: World, how: str) -> None:
+    async def convert() -> AsyncIterator[None]:
+        try:
+            yield
+        except RequestValidationError:
+            if how == "converted":
+                raise HTTPException(400, "write numbers") from None
+
+    @world.app.post("/pay", dependencies=[Depends(convert)])
+    @idempotent(world.account)
+    async def pay(order: Order, at: int) -> dict[str, int]:
+        return world.ran()
+
+    async with calling(world.app) as http:
+        wrong = await http.post("/pay?at=x", headers=keyed("k"), json={"amount": 1})
+    assert is_early(world.app)
+    assert wrong.status_code == (400 if how == "converted" else 500)
+    assert not world.runs
 
 
 async def test_everything_that_is_invalid_is_told_at_once(world: World) -> None:

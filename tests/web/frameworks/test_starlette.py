@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -119,3 +120,36 @@ async def test_the_target_is_the_route(path: str, target: str) -> None:
     found = await safe.aexecute(Lookup(Key(sent["Idempotency-Key"], "alice").id(safe.namespace)))
     assert found.record is not None
     assert found.record.target == target
+
+
+@pytest.mark.parametrize("how", ["decorator", "inner call", "endpoint class"])
+async def test_what_stands_around_the_handler_does_not_go_on_after_a_replay(how: str) -> None:
+    """Only the route may take a stored answer for the handler's: other code would do once more what it does then."""
+    mails: list[str] = []
+
+    @idempotent(scope=lambda request: "a")
+    async def pay(request: Request) -> Response:
+        return PlainTextResponse("paid")
+
+    @functools.wraps(pay)
+    async def pay_and_mail(request: Request) -> Response:
+        answer = await pay(request)
+        mails.append("paid")
+        return answer
+
+    class Payments(HTTPEndpoint):
+        async def post(self, request: Request) -> Response:
+            return await pay_and_mail(request)
+
+    async def post(request: Request) -> Response:
+        return await pay_and_mail(request)
+
+    endpoint = {"decorator": pay_and_mail, "inner call": post, "endpoint class": Payments}[how]
+    around = Starlette(
+        routes=[Route("/pay", endpoint, methods=["POST"])],
+        middleware=[Middleware(IdempotencyMiddleware, safe=RetrySafe("memory://"))],
+    )
+    async with calling(around) as http:
+        first, again = [await http.post("/pay", headers=keyed("k")) for _ in range(2)]
+    assert is_replay(first, again)
+    assert mails == ["paid"]
