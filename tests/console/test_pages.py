@@ -191,7 +191,7 @@ def test_a_page_reads_a_bounded_number_of_records(safe: RetrySafe, monkeypatch: 
 def test_one_key_says_why_and_what_the_next_retry_gets(world: World, visitor: Visitor) -> None:
     shown = text_of(visitor.get(f"/keys/{world.uncertain.id.hex()}"))
     assert "refused: outcome unknown" in shown
-    assert "it stays until a person" in shown
+    assert "it stays until an operator" in shown
     assert "claimed for the first time" in shown
     shown = text_of(visitor.get(f"/keys/{world.completed.id.hex()}"))
     assert "the stored answer (201), and nothing runs" in shown
