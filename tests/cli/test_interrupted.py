@@ -36,11 +36,14 @@ RESOLVE = ("keys", "resolve", "--all", "--did-not-happen", *BECAUSE)
 
 
 @pytest.fixture(autouse=True)
-def heeds_sigint() -> Iterator[None]:
-    """A shell that starts the tests in the background has them ignore SIGINT, and so do programs (`SignalGate`)."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def heeds_signals() -> Iterator[None]:
+    """A shell that starts the tests in the background has them ignore SIGINT, and `nohup` SIGHUP; and so do programs
+    then (`SignalGate`)."""
+    handlers: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 class Output(io.StringIO):
