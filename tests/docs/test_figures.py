@@ -94,8 +94,7 @@ def list_sentences() -> list[tuple[str, str]]:
     front, inside = "in front of the application", "inside"
     new, other = (find_web(front, "new keys", f"{whose}, PostgreSQL") for whose in ("ours", "idemkit"))
     decorator = [find_web(inside, what, "ours, PostgreSQL") for what in ("new keys", "replays")]
-    redis = [find_web(inside, "replays", f"{whose}, Redis") for whose in ("idemkit's route class", "ours")]
-    none = [find_web(inside, "no key", f"{who}, Redis") for who in ("idemkit's route class", "idempotency-kit", "ours")]
+    none = [find_web(inside, "no key", f"{who}, Redis") for who in ("idempotency-kit", "ours")]
     drf = [find("Django REST framework, replays", f"{whose}, Redis").ratio for whose in ("drf-idempotency", "ours")]
     (growth,) = [rows["10,000,000 rows"] for title, rows in SPEED.items() if "as the table grows" in title]
     (beside,) = [rows for title, rows in SPEED.items() if "beside the reaper" in title]
@@ -105,9 +104,8 @@ def list_sentences() -> list[tuple[str, str]]:
         ("README.md", f"new keys {new}, which is {float(new) / float(other):.1f} times the next package"),
         ("README.md", f"replays {find_web(front, 'replays', 'ours, PostgreSQL')}, because"),
         ("README.md", f"inside FastAPI, {decorator[0]} and {decorator[1]}."),
-        ("docs/explanation/comparison.md", f"({redis[0]} and {redis[1]} of the bare application)"),
         ("docs/explanation/comparison.md", f"({drf[0]} and {drf[1]} of the bare application)"),
-        ("docs/explanation/comparison.md", f"({none[0]} and {none[1]}; ours {none[2]})"),
+        ("docs/explanation/comparison.md", f"({none[0]}; ours {none[1]})"),
         ("docs/explanation/capacity.md", f"{one} times (1 caller) and {many} times (16 callers)"),
         ("docs/explanation/capacity.md", f"is {slower} times that without it"),
     ]
