@@ -134,8 +134,9 @@ the problem. The names do not change.
 `type` and `Link` are `https://retrysafe.readthedocs.io/problems/`, the name, and `/`. To serve these pages yourself,
 build the site with `make docs`, publish `build/site`, and set the address of its `problems` folder. For all answers of
 a process, set the environment variable `RETRYSAFE_DOCS_URL`. For one application, pass it to the middleware or to
-`install`: `docs="https://docs.example.com/problems"`. Choose the address before clients compare types: it is part of
-them.
+`install`: `docs="https://docs.example.com/problems"`. The answers of an operation (`operation-…`) follow only the
+environment variable: they are stored, and an operation can be called without a middleware. Choose the address before
+clients compare types: it is part of them.
 
 ## Compare types in a client
 

@@ -34,7 +34,7 @@ _TOKEN_SIZE = _SIZES[TOKEN_BYTES]
 _NOTHING = b"$0\r\n\r\n"
 
 
-def _sized(word: bytes) -> bytes:
+def _pack_word(word: bytes) -> bytes:
     """One word of a command, as RESP."""
     return b"%b%b\r\n" % (_size_of(word), word)
 
@@ -47,7 +47,7 @@ def _pack_claim(op: Claim, layout: Layout) -> PackedOp:
     token, born = op.token, encode_born(op)
     rest = _NO_REST
     if op.input or op.alternatives or op.resumes:
-        rest = b"\r\n" + _sized(op.resumes or op.input) + _sized(encode_alternatives(op))
+        rest = b"\r\n" + _pack_word(op.resumes or op.input) + _pack_word(encode_alternatives(op))
     times = _encode_times(op.lease, op.on_lapse, op.retention)
     # The sizes by hand: every new key comes here, and a call costs as much as the rest of such a line.
     born_size = _SIZES[len(born)] if len(born) < MAX_KNOWN_SIZE else _size_of(born)
@@ -66,7 +66,7 @@ _NO_REST = b"\r\n" + _NOTHING * 2
 def _encode_times(lease: int, on_lapse: OnLapse, retention: int) -> bytes:
     """The arguments that all claims under one policy share, and the line's end before them. Cached: an application has
     a few policies."""
-    return b"\r\n" + b"".join(map(_sized, (encode_number(lease), LAPSES[on_lapse], encode_number(retention))))
+    return b"\r\n" + b"".join(map(_pack_word, (encode_number(lease), LAPSES[on_lapse], encode_number(retention))))
 
 
 def _pack_complete(op: Complete, layout: Layout) -> PackedOp:
@@ -74,11 +74,11 @@ def _pack_complete(op: Complete, layout: Layout) -> PackedOp:
 
 
 def _pack_release(op: Release, layout: Layout) -> PackedOp:
-    return _pack_settle(op, layout, _RELEASE + _sized(encode_text(op.note)), b"")
+    return _pack_settle(op, layout, _RELEASE + _pack_word(encode_text(op.note)), b"")
 
 
 def _pack_withdraw(op: Withdraw, layout: Layout) -> PackedOp:
-    return _pack_settle(op, layout, _WITHDRAW + _sized(encode_text(op.note)), b"")
+    return _pack_settle(op, layout, _WITHDRAW + _pack_word(encode_text(op.note)), b"")
 
 
 # What follows the token: the target's number and "any state"; of a completion the empty note, too.
@@ -89,7 +89,7 @@ _WITHDRAW = b"\r\n$1\r\n%b\r\n$1\r\n0\r\n" % WITHDRAWN
 
 def _pack_settle(op: Complete | Release | Withdraw, layout: Layout, middle: bytes, answer: bytes) -> PackedOp:
     attempt, token = op.fence
-    number = _FIRST_ATTEMPT if attempt == 1 else _sized(b"%d" % attempt)
+    number = _FIRST_ATTEMPT if attempt == 1 else _pack_word(b"%d" % attempt)
     token_size = _TOKEN_SIZE if len(token) == TOKEN_BYTES else _size_of(token)
     answer_size = _SIZES[len(answer)] if len(answer) < MAX_KNOWN_SIZE else _size_of(answer)
     args = b"".join((number, token_size, token, middle, answer_size, answer, b"\r\n"))
@@ -105,7 +105,7 @@ def pack_script_run(group: ScriptGroup, operations: Sequence[PackedOp]) -> bytes
     name, indexes, now = group
     parts = [_begin_run(name, len(operations)), indexes]
     parts += [each[1] for each in operations]
-    parts.append(_sized(now) if now else _NOTHING)
+    parts.append(_pack_word(now) if now else _NOTHING)
     parts += [each[2] for each in operations]
     return b"".join(parts)
 
@@ -114,7 +114,7 @@ def pack_script_run(group: ScriptGroup, operations: Sequence[PackedOp]) -> bytes
 def _begin_run(name: str, count: int) -> bytes:
     """The words of a run before its keys: the number of all words, the script, the number of keys."""
     words = 4 + 2 + count + _OWN_ARGS[name] * count
-    return b"*%d\r\n" % words + b"".join(map(_sized, (b"EVALSHA", load_script(name).sha, encode_number(2 + count))))
+    return b"*%d\r\n" % words + b"".join(map(_pack_word, (b"EVALSHA", load_script(name).sha, encode_number(2 + count))))
 
 
 PACKERS: dict[type[Any], Callable[[Any, Layout], PackedOp]] = {
