@@ -9,6 +9,9 @@ import pytest
 
 from retrysafe import Answer, RetrySafe
 from retrysafe.core.states import State
+from retrysafe.core.times import duration_to_micros
+from retrysafe.engine.resume_times import compute_backoff
+from retrysafe.engine.why import BEGUN_BY_OTHER_CODE
 from retrysafe.errors import NotFinished, OperationChanged
 from retrysafe.operations import Stop
 from retrysafe.worker.completer import Completer
@@ -128,6 +131,22 @@ def test_a_worker_with_older_code_leaves_it_alone(w: World) -> None:
     assert Completer(older.safe, grace=0, backoff=lambda n: 0).run_once().unknown == 1
     close(w, older)
     assert (w.state(), w.record().attempt) == (State.RELEASED, 1)
+
+
+def test_a_run_that_other_code_cannot_take_up_is_due_soon(w: World) -> None:
+    """However often its client came to the code that lacks a step of it."""
+    leave_half_way(w)
+    other = declare(w, ["take", "pack"])
+    for _ in range(9):
+        with pytest.raises(OperationChanged):
+            w.run(other(key="k"))
+    close(w, other)
+    record = w.record()
+    assert (record.attempt, record.note) == (10, f"{BEGUN_BY_OTHER_CODE}, as 'shipping@1'")
+    fits = declare(w, ["pick", "pack"])
+    w.sql(f"UPDATE {w.keys} SET completed = completed - ?", duration_to_micros(compute_backoff(1)))
+    assert Completer(fits.safe).run_once().finished == 1
+    close(w, fits)
 
 
 def test_a_journal_of_another_release_refuses(w: World) -> None:

@@ -374,8 +374,11 @@ def take_all(collected: list[Any]) -> list[Any]:
 
 
 def count_each(taken: list[Any]) -> Iterable[tuple[Any, int]]:
-    """Each value with its number. Most often there is one value, and `list.count` is quicker than a Counter."""
-    if taken and taken.count(taken[0]) == len(taken):
+    """Each value with its number. Most often there is one value or none, and a Counter costs more than a request may
+    bear of it."""
+    if not taken:
+        return ()
+    if taken.count(taken[0]) == len(taken):
         return ((taken[0], len(taken)),)
     return Counter(taken).items()
 

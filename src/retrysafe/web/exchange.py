@@ -188,20 +188,21 @@ class Exchange(Settlement):
         return None
 
     def _build_grant(self, task: Task, claim: Claim, record: Record, now: int, asked: float) -> GrantedClaim:
-        if (events := self.settings.safe.events).heard or record.attempt > 1:
-            events.emit_grant(claim.id, task.target, task.series, record.attempt)
+        attempt = record.attempt
+        if (events := self.settings.safe.events).heard or attempt > 1:
+            events.emit_grant(claim.id, task.target, self.series, attempt)
         else:
-            events.granted.append(task.series)
+            events.granted.append(self.series)
         until = asked + (record.lease_until - now) / SECOND_MICROS
-        lease = Lease(claim.id, task.key.value, Fence(record.attempt, record.token), until)
+        lease = Lease(claim.id, task.key.value, Fence(attempt, record.token), until)
         return GrantedClaim(task, lease, record, time.monotonic())
 
     def _set_replay(self, task: Task, record: Record) -> None:
         replay = build_replay(record)
         if (events := self.settings.safe.events).heard:
-            events.emit("replayed", record.id, task.target, task.series)
+            events.emit("replayed", record.id, task.target, self.series)
         else:
-            events.replayed.append(task.series)
+            events.replayed.append(self.series)
         self.response = replay
 
     def claim_flow(self, task: Task, claim: Claim) -> Flow[GrantedClaim | None]:

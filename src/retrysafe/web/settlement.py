@@ -14,6 +14,7 @@ from retrysafe.core.keys import Key
 from retrysafe.core.ops import Complete
 from retrysafe.core.records import Answer, Gone, Record
 from retrysafe.engine.effects import Flow, LeaveClaim, Persist
+from retrysafe.engine.events import Series
 from retrysafe.engine.guard import Task, settle_abandoned, settle_complete, settle_released, settle_withdrawn
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.engine.problem_documents import Problem
@@ -43,6 +44,7 @@ class Settlement:
     settings: Settings
     policy: Policy
     target: str
+    series: Series
     reruns: int
 
     failed_with: BaseException | None = None
@@ -78,7 +80,7 @@ class Settlement:
         if grant is None:
             raise UsageError("there is no claim to hand over: await exchange.claim(principal) first")
         self._leave_lease(grant.lease)
-        self.settings.safe.figures.end_execution(grant.task.series, grant.began)
+        self.settings.safe.figures.end_execution(self.series, grant.began)
         self.settings.quotas.record_end(grant.task.key.scope, 0, self.policy.retention)
         return grant
 
@@ -99,9 +101,9 @@ class Settlement:
         self._stop = stop
         settings, task = self.settings, grant.task
         if (events := settings.safe.events).heard:
-            events.figures.count_begin(task.series[0])
+            events.figures.count_begin(self.series[0])
         else:
-            events.begun.append(task.series[0])
+            events.begun.append(self.series[0])
         if settings.quotas.limited:
             new = grant.record.attempt == 1 and not self.reruns
             settings.quotas.record_start(task.key.scope, new, task.policy.retention)
@@ -243,7 +245,7 @@ class Settlement:
         self._leave_lease(grant.lease)
         seconds = time.monotonic() - grant.began
         if completed and not (self._error_type or settings.safe.events.heard):
-            settings.safe.figures.end_completed(grant.task.series, seconds)
+            settings.safe.figures.end_completed(self.series, seconds)
         else:
             self._tell_end(grant, completed)
         if not self._withdraws:
@@ -256,8 +258,8 @@ class Settlement:
     def _tell_end(self, grant: GrantedClaim, completed: bool) -> None:
         safe, task = self.settings.safe, grant.task
         if completed:
-            safe.events.emit("completed", grant.lease.id, task.target, task.series)
-        safe.figures.end_execution(task.series, grant.began, self._error_type)
+            safe.events.emit("completed", grant.lease.id, task.target, self.series)
+        safe.figures.end_execution(self.series, grant.began, self._error_type)
 
     def _leave_lease(self, lease: Lease) -> None:
         lease.end()
@@ -266,5 +268,5 @@ class Settlement:
             stop()
 
     def _log_unsettled(self, grant: GrantedClaim, error: StoreError) -> None:
-        self.settings.safe.events.emit("store_failed", grant.lease.id, self.target, grant.task.series)
+        self.settings.safe.events.emit("store_failed", grant.lease.id, self.target, self.series)
         _log.error("%s: its outcome could not be stored: %s", self.target, self.describe_error(error))

@@ -19,7 +19,7 @@ from retrysafe.core.states import State
 from retrysafe.core.times import SECOND_MICROS, duration_to_micros
 from retrysafe.engine.resume_times import GRACE_SECONDS, compute_backoff, compute_due
 from retrysafe.engine.safe import RetrySafe
-from retrysafe.engine.why import REFUSED_BY_CODE
+from retrysafe.engine.why import was_refused_by_code
 from retrysafe.errors import InProgress, OperationChanged, OutcomeUnknown, RetrySafeError
 from retrysafe.operations.operation import Operation
 from retrysafe.worker.flows import CallUserFunction, ShouldStop, WorkerFlow, never_stop, run
@@ -127,7 +127,7 @@ class Completer:
     def _due_at(self, record: Record) -> int:
         """If code refused a run, the pause grows only with the refusals by this code: clients that reach only code that
         refuses it would keep code that fits from it."""
-        refused = record.note.endswith(REFUSED_BY_CODE)
+        refused = was_refused_by_code(record)
         attempt = 1 + self._refusals[record.id] if refused else record.attempt
         return compute_due(record, attempt, self._grace, self._backoff)
 
