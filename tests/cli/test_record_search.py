@@ -14,11 +14,11 @@ from retrysafe import Answer, RetrySafe
 from retrysafe.cli import operations, output, session
 from retrysafe.cli.main import main
 from retrysafe.core.keys import record_id
-from retrysafe.core.ops import List, Lookup, Op, Stats
+from retrysafe.core.ops import List, Lookup, Op, Page, Stats
 from retrysafe.errors import UsageError
 from retrysafe.operators import record_search
 from retrysafe.stores.registry import open_store
-from retrysafe.testing.builders import claim
+from retrysafe.testing.builders import answer, claim
 
 CROWD = 60
 
@@ -63,6 +63,7 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture
 def seen(url: str, monkeypatch: pytest.MonkeyPatch) -> Watched:
     monkeypatch.setattr(record_search, "PAGE_RECORDS", 10)
+    monkeypatch.setattr(record_search, "MAX_PAGE_RECORDS", 10)
     watched = Watched(url)
     monkeypatch.setattr(session, "open_store", lambda given: watched)
     return watched
@@ -145,6 +146,35 @@ def test_what_is_found_is_shown_before_the_search_goes_on(url: str, seen: Watche
     search = record_search.RecordSearch(seen.execute, List(), limit=1000)
     assert next(each for each in search if each.key == first)
     assert len(seen.pages) == 1
+
+
+def test_the_pages_of_a_long_search_grow(seen: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_search, "MAX_PAGE_RECORDS", 25)
+    found = list(record_search.RecordSearch(seen.execute, List(), limit=1000))
+    assert [found.count(each) for each in found] == [1] * CROWD
+    assert seen.pages == [10, 20, 25, CROWD - 55]
+
+
+def test_the_pages_of_a_search_stay_as_they_are_asked_for(seen: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_search, "MAX_PAGE_RECORDS", 25)
+    list(record_search.RecordSearch(seen.execute, List(), limit=None, page_records=10))
+    assert set(seen.pages) == {10}
+
+
+@pytest.mark.parametrize(
+    ("records", "each", "then"),
+    [(200, 0, 400), (200, 10_000, 400), (200, 15_000, 200), (200, 25_000, 100), (1_500, 0, 2_000), (1, 9_000_000, 1)],
+)
+def test_pages_grow_while_they_are_light(url: str, records: int, each: int, then: int) -> None:
+    with RetrySafe(url) as safe:
+        (record,) = safe.execute(List(limit=1)).records
+    third = bytes(each // 3)
+    record = record._replace(progress=third, input=third, answer=answer(third))
+    assert record_search.fit_next_page(records, Page((record,) * records, "next")) == then
+
+
+def test_a_page_that_was_asked_to_be_large_does_not_shrink_for_being_light() -> None:
+    assert record_search.fit_next_page(5_000, Page((), "next")) == 5_000
 
 
 def test_a_list_reads_no_page_more_than_it_shows(show: Any, seen: Watched) -> None:
@@ -295,7 +325,7 @@ def test_a_key_without_its_scope_is_one_list_where_the_store_finds_keys(show_duc
     assert sorted(line.split()[1] for line in out.splitlines() if line.startswith("scope")) == sorted(
         f"tenant-{number}" for number in range(25)
     )
-    assert duck.pages == [10, 10, 5], "no record of another key is read"
+    assert duck.pages == [10, 15], "no record of another key is read"
 
 
 @pytest.mark.store("duckdb")

@@ -21,6 +21,11 @@ from retrysafe.operators.near_keys import NearKeys, guess_keys
 from retrysafe.stores.base import Capabilities
 
 PAGE_RECORDS = 200
+"""How many records the first page of a search has. The next ones grow while their records are small (`fit_next_page`):
+each page costs a look at an index, and DuckDB a look at the whole table."""
+MAX_PAGE_RECORDS = 2_000
+MAX_PAGE_BYTES = 4 * 1024 * 1024
+"""What the texts of a page may weigh, as far as the page before it tells."""
 MAX_EXAMINED_RECORDS = 100_000
 """The default limit of one search. It takes a few seconds."""
 
@@ -65,7 +70,8 @@ def bound_pages(query: List) -> List:
 
 class RecordSearch:
     """The records of a list, page by page, until `limit` records have been examined (None: all). `cursor` is then the
-    place to continue from; it is empty if there are no more records."""
+    place to continue from; it is empty if there are no more records. Every page has `page_records`; without it pages
+    grow."""
 
     def __init__(
         self,
@@ -76,14 +82,15 @@ class RecordSearch:
         page_records: int = 0,
     ) -> None:
         self._execute, self._query, self._report = execute, query, report
-        self._page_records = page_records or PAGE_RECORDS
+        self._page_records = page_records
         self._limit = float("inf") if limit is None else limit
         self.examined = 0
         self.cursor = query.cursor
 
     def __iter__(self) -> Iterator[Record]:
+        page_records = self._page_records or PAGE_RECORDS
         while self.examined < self._limit:
-            limit = int(min(self._page_records, self._limit - self.examined))
+            limit = int(min(page_records, self._limit - self.examined))
             page = self._execute(replace(self._query, cursor=self.cursor, limit=limit))
             yield from page.records
             self.examined += count_examined(page, limit, self._query.examine)
@@ -91,6 +98,7 @@ class RecordSearch:
             if not self.cursor:
                 return
             self._report(self.examined)
+            page_records = self._page_records or fit_next_page(page_records, page)
 
 
 class StateSearch:
@@ -125,6 +133,21 @@ class StateSearch:
         if self._query.state is State.UNCERTAIN and not self._query.lapsed:
             whole.append((replace(self._query, state=State.CLAIMED, lapsed=True), "uncertain"))
         return whole
+
+
+def fit_next_page(page_records: int, page: Page) -> int:
+    """How many records the page after this one has: twice as many while that is light, half as many if this one was
+    heavy. Pure."""
+    weight = sum(weigh_record(record) for record in page.records)
+    if weight > MAX_PAGE_BYTES:
+        return max(1, page_records // 2)
+    light = 2 * weight <= MAX_PAGE_BYTES
+    return max(page_records, min(2 * page_records, MAX_PAGE_RECORDS)) if light else page_records
+
+
+def weigh_record(record: Record) -> int:
+    """The bytes of what can be large in a record."""
+    return len(record.progress) + len(record.input) + (0 if record.answer is None else len(record.answer.body))
 
 
 def count_examined(page: Page, limit: int, examine: int) -> int:
