@@ -99,7 +99,12 @@ def list_commands() -> list[Command]:
         Command("outbox retry ID", ("outbox", "retry", f"{1:032x}", *BECAUSE)),
         Command("outbox drop ID", ("outbox", "drop", f"{2:032x}", *BECAUSE)),
         Command("outbox retry --all (dry run)", ("outbox", "retry", "--all", *BECAUSE)),
+        Command("outbox assign (dry run)", ("outbox", "assign", "--namespace", "default", *BECAUSE)),
         Command("operations list", ("operations", "list", "--app", APP), reads_all=True),
+        *(
+            Command(f"operations {verb} by 16 digits", ("operations", verb, digits, "--id", "--app", APP, *BECAUSE))
+            for verb in ("resume", "undo", "cancel")
+        ),
         Command("operations show RUN", ("operations", "show", "no-such-run", "--app", APP), reads_all=True),
         Command("worker --once", ("worker", "--once", "--app", APP)),
         Command("audit", ("audit",), by_id=True),
