@@ -5,7 +5,11 @@ instructions without one). `asgi` has no framework, so every instruction of ours
 way. Two states: `on`, the library as it is; `off`, a copy of it from whose source all that counts and measures was
 taken out (without_figures.py, which writes both copies anew so that they differ in nothing else).
 
-Two measures. Instructions are counted by valgrind, in a process of its own for each case (callgrind.py).
+Two measures. Instructions are counted by valgrind, in a process of its own for each case (callgrind.py), and in
+several layouts: CPython finds the methods of hot classes in a cache in which two of them may share a place, by their
+addresses and version numbers, and then each request looks both up anew. A change of any line moves that: by up to 500
+instructions of a request, as much as a fifth of what figures cost. So each layout has other version numbers, and shown
+are the mean and the standard deviation.
 Processor time of the process is taken in rounds that go there and back (paired.py): the difference of on from off, and
 beside it the control, a second process of off. Two processes of the same code differ by where their memory lies, by up
 to 6 %, so all of them are started anew several times: shown are the median and the quartiles of the starts.
@@ -22,9 +26,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from benchmarks.apps import asgi_app
@@ -51,6 +57,12 @@ def build_app(kind: str, url: str) -> Any:
     return ours_model(url)
 
 
+def shift_layout(layout: int) -> None:
+    """Give the classes that are used from now on other version numbers."""
+    for _ in range(37 * layout):
+        hasattr(type("Passing", (), {}), "anything")
+
+
 async def drive(app: Any, which: str, calls: int, numbers: Any) -> float:
     """Seconds of processor for so many requests."""
     began = time.process_time()
@@ -60,10 +72,11 @@ async def drive(app: Any, which: str, calls: int, numbers: Any) -> float:
     return time.process_time() - began
 
 
-def run_child(kind: str, which: str, store: str) -> None:
+def run_child(kind: str, which: str, store: str, layout: int) -> None:
     """What valgrind watches. Without the garbage collector: when it runs is chance, one run of it is thousands of
     instructions for each of a hundred requests, and figures leave nothing for it to collect."""
     gc.disable()
+    shift_layout(layout)
     with tempfile.TemporaryDirectory() as folder:
         app = build_app(kind, "memory://" if store == "memory" else f"sqlite:///{folder}/figures.db")
 
@@ -74,13 +87,15 @@ def run_child(kind: str, which: str, store: str) -> None:
         asyncio.run(all_of_it())
 
 
-def count_instructions(kind: str, which: str, sources: dict[str, Path], store: str, times: int) -> dict[str, float]:
+def count_instructions(
+    kind: str, which: str, sources: dict[str, Path], store: str, times: int, layout: int = 0
+) -> dict[str, float]:
     """Instructions of one request in each state, from the least of several counts of each part. A count of a part is
     never too low, and too high where threads and the event loop had to wait for each other: by half a per cent and more
     beside other work. The difference of two counts would be too low where the first of them was too high."""
     found = {}
     for state, source in sources.items():
-        command = ["--child", kind, which, store]
+        command = ["--child", kind, which, store, str(layout)]
         counts = [count_twice("benchmarks.figures", command, prefer_source(source)) for _ in range(times)]
         found[state] = (min(few for few, _, _ in counts) + min(many for _, many, _ in counts)) / (3 * PIECES)
     return found
@@ -154,9 +169,15 @@ def serve(kind: str, which: str, folder: str) -> None:
     asyncio.run(loop())
 
 
-def describe(found: dict[str, float], unit: str) -> str:
-    cost, without = found["on"] - found["off"], found["off"]
-    return f"{without:,.1f} {unit} without figures, they add {cost:,.2f} ({100 * cost / without:.2f} %)"
+def describe(found: Sequence[dict[str, float]]) -> str:
+    """The mean and the standard deviation of what figures add, over the layouts."""
+    costs, without = [each["on"] - each["off"] for each in found], mean(each["off"] for each in found)
+    spread = stdev(costs) if len(costs) > 1 else 0.0
+    shares = (f"{100 * part / without:.2f} %" for part in (mean(costs), spread))
+    return (
+        f"{without:,.0f} instructions without figures, they add {mean(costs):,.0f} +- {spread:,.0f} "
+        f"({' +- '.join(shares)}) in {len(costs)} layouts"
+    )
 
 
 def main() -> None:
@@ -164,7 +185,8 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=200, help="requests in a slice of a round (200)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of processor time of each start (5)")
     parser.add_argument("--starts", type=int, default=9, help="how often the processes are started anew (9)")
-    parser.add_argument("--counts", type=int, default=3, help="counts of the instructions of each state (3)")
+    parser.add_argument("--layouts", type=int, default=5, help="in how many layouts instructions are counted (5)")
+    parser.add_argument("--counts", type=int, default=1, help="counts of each state and layout (1; busy: 3)")
     parser.add_argument("--no-valgrind", action="store_true", help="only processor time")
     parser.add_argument(
         "--store", choices=("sqlite", "memory"), default="sqlite",
@@ -173,11 +195,11 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("cases", nargs="*", help="which: asgi-new asgi-replay fastapi-new fastapi-replay (all)")
     parser.add_argument("--no-processor", action="store_true", help="only instructions")
-    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        return run_child(*given.child)
+        return run_child(*given.child[:3], layout=int(given.child[3]))
     if given.serve:
         return serve(*given.serve)
     with tempfile.TemporaryDirectory() as folder:
@@ -193,8 +215,11 @@ def main() -> None:
                 taken = measure_processor(kind, which, sources, given.calls, given.rounds, given.starts)
                 print(f"{kind} {which}, processor: {taken}", flush=True)
             if not given.no_valgrind:
-                counted = count_instructions(kind, which, sources, given.store, given.counts)
-                print(f"{kind} {which}: {describe(counted, 'instructions')}", flush=True)
+                counted = [
+                    count_instructions(kind, which, sources, given.store, given.counts, layout)
+                    for layout in range(given.layouts)
+                ]
+                print(f"{kind} {which}: {describe(counted)}", flush=True)
     return None
 
 

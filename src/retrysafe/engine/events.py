@@ -52,7 +52,7 @@ class Events:
         class costs a request ten times as much to read."""
         self.figures = figures if figures is not None else Figures()
         self._counts = self.figures.event_counts
-        self.granted, self.replayed, self.begun = self.figures.granted, self.figures.replayed, self.figures.begun
+        self.granted, self.replayed = self.figures.granted, self.figures.replayed
         self.figures.call_when_tapped(self._become_heard)
         if hook is not None:
             self.subscribe(hook)

@@ -104,9 +104,9 @@ class Figures:
         self._completed_times: dict[tuple[str, str], list[float]] = {}
         """The same of executions whose answer was stored, which are not in `event_counts` and `active` yet either."""
         self.granted: list[tuple[str, str]] = []
-        """The series of claims that were granted and are not in `event_counts` yet. Each comes after an answer of the
-        store, whose time is in `store_times`: that bounds this list and the next. Events that somebody hears do not
-        come here."""
+        """The series of claims that were granted, and whose execution has begun: a `new` and a begin in one. They are
+        not in `event_counts` and `active` yet. Each comes after an answer of the store, whose time is in `store_times`:
+        that bounds this list and the next, and `_completed_times`. Events that somebody hears do not come here."""
         self.replayed: list[tuple[str, str]] = []
         self.begun: list[str] = []
         """The kinds of executions that have begun and are not in `active` yet."""
@@ -203,8 +203,6 @@ class Figures:
         except KeyError:
             times = self._find_times(self._completed_times, series)
         times.append(seconds)
-        if len(times) >= MAX_UNSORTED_TIMES:
-            self.sort_collected()
 
     def _find_times(self, collected: dict[tuple[str, str], list[float]], series: tuple[str, str]) -> list[float]:
         """The times of a series, which is added if it is new."""
@@ -245,9 +243,11 @@ class Figures:
         very thread, interrupted by a signal, or by a thread that a fork left behind."""
         # What has ended is taken before what has begun: otherwise more would have ended than begun.
         ended = [(series, take_all(times)) for series, times in list(self._completed_times.items())]
-        for name, collected in (("new", self.granted), ("replayed", self.replayed)):
-            for series, number in count_each(take_all(collected)):
-                self._add_events(name, series, number)
+        for series, number in count_each(take_all(self.granted)):
+            self._add_events("new", series, number)
+            self._change_active(series[0], number)
+        for series, number in count_each(take_all(self.replayed)):
+            self._add_events("replayed", series, number)
         for kind, number in count_each(take_all(self.begun)):
             self._change_active(kind, number)
         for op, times in list(self.store_times.items()):

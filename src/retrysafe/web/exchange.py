@@ -188,13 +188,8 @@ class Exchange(Settlement):
         return None
 
     def _build_grant(self, task: Task, claim: Claim, record: Record, now: int, asked: float) -> GrantedClaim:
-        attempt = record.attempt
-        if (events := self.settings.safe.events).heard or attempt > 1:
-            events.emit_grant(claim.id, task.target, self.series, attempt)
-        else:
-            events.granted.append(self.series)
         until = asked + (record.lease_until - now) / SECOND_MICROS
-        lease = Lease(claim.id, task.key.value, Fence(attempt, record.token), until)
+        lease = Lease(claim.id, task.key.value, Fence(record.attempt, record.token), until)
         return GrantedClaim(task, lease, record, time.monotonic())
 
     def _set_replay(self, task: Task, record: Record) -> None:

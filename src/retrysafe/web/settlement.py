@@ -100,14 +100,20 @@ class Settlement:
         self.grant = grant
         self._stop = stop
         settings, task = self.settings, grant.task
-        if (events := settings.safe.events).heard:
-            events.figures.count_begin(self.series[0])
+        if (events := settings.safe.events).heard or grant.record.attempt > 1 or self.reruns:
+            self._tell_begin(grant)
         else:
-            events.begun.append(self.series[0])
+            events.granted.append(self.series)  # a grant and the begin of an execution in one
         if settings.quotas.limited:
             new = grant.record.attempt == 1 and not self.reruns
             settings.quotas.record_start(task.key.scope, new, task.policy.retention)
         return task.key
+
+    def _tell_begin(self, grant: GrantedClaim) -> None:
+        events = self.settings.safe.events
+        if not self.reruns:
+            events.emit_grant(grant.lease.id, self.target, self.series, grant.record.attempt)
+        events.figures.count_begin(self.series[0])
 
     # The end ------------------------------------------------------------------------------------------
 

@@ -100,8 +100,6 @@ class RequestTransaction:
             record = yield from self._open_with_retries()
         except RetrySafeError as error:
             raise self.exchange.refusal_error(error) from error
-        if not rerun:
-            self._events.emit_grant(self.claim.id, task.target, task.series, record.attempt)
         lease = Lease(self.claim.id, task.key.value, record.fence, math.inf)  # the open transaction is the lease
         self.exchange.record_grant(GrantedClaim(task=task, lease=lease, record=record, began=time.monotonic()))
 

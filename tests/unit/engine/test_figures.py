@@ -144,9 +144,8 @@ def test_no_count_is_lost_among_threads_though_there_is_no_lock() -> None:
             events.figures.store_calls.observe(("Lookup", ""), 0.001)
             events.figures.observe_store(Claim, 0.001)
             events.figures.end_execution(("http", "pay"), events.figures.begin_execution("http"))
-            events.granted.append(("http", "pay"))  # as a plain request does
-            events.replayed.append(("http", "target-0"))
-            events.figures.count_begin("http")
+            events.granted.append(("http", "pay"))  # as plain requests do: a grant, which begins its execution, …
+            events.replayed.append(("http", "target-0"))  # … and a replay
             events.figures.end_completed(("http", "pay"), 0.001)
 
     running = [threading.Thread(target=count) for _ in range(threads)]
