@@ -194,7 +194,7 @@ class Exchange(Settlement):
 
     def _set_replay(self, task: Task, record: Record) -> None:
         replay = build_replay(record)
-        if (events := self.settings.safe.events).heard:
+        if (events := self.settings.events).heard:
             events.emit("replayed", record.id, task.target, self.series)
         else:
             events.replayed.append(self.series)
@@ -208,7 +208,7 @@ class Exchange(Settlement):
             raise self.refusal_error(error) from error
 
     def _claim_or_refuse(self, task: Task, claim: Claim) -> Flow[GrantedClaim | None]:
-        settings, events = self.settings, self.settings.safe.events
+        settings, events = self.settings, self.settings.events
         if settings.quotas.is_exceeded(task.key.scope, task.policy.retention):
             found: LookupReply = yield Lookup(claim.id)
             if _would_run(found):

@@ -101,6 +101,7 @@ class Settings:
         self.quotas = Quotas(options.get("quota"))
         self.census = options.get("census") or KeyUsageStats()
         self.census.report_to(safe.figures)
+        self.events = safe.events
         accepted = any(policy.busy == "accepted" for policy in self.routes.list_policies())
         self.warned_targets: set[str] = set()
         """Routes that answer 202 without a status URL, and were logged."""

@@ -100,7 +100,7 @@ class Settlement:
         self.grant = grant
         self._stop = stop
         settings, task = self.settings, grant.task
-        if (events := settings.safe.events).heard or grant.record.attempt > 1 or self.reruns:
+        if (events := settings.events).heard or grant.record.attempt > 1 or self.reruns:
             self._tell_begin(grant)
         else:
             events.granted.append(self.series)  # a grant and the begin of an execution in one
@@ -110,7 +110,7 @@ class Settlement:
         return task.key
 
     def _tell_begin(self, grant: GrantedClaim) -> None:
-        events = self.settings.safe.events
+        events = self.settings.events
         if not self.reruns:
             events.emit_grant(grant.lease.id, self.target, self.series, grant.record.attempt)
         events.figures.count_begin(self.series[0])
@@ -194,7 +194,7 @@ class Settlement:
         """The work was cancelled, or the process is ending: how far it got is not known."""
         grant, self._error_type = self._require_grant(), type(error).__name__
         try:
-            yield from settle_abandoned(grant.task, grant.lease, error, self.settings.safe.events)
+            yield from settle_abandoned(grant.task, grant.lease, error, self.settings.events)
         except StoreError as failure:
             self._log_unsettled(grant, failure)
         finally:
@@ -214,7 +214,7 @@ class Settlement:
         grant = self._require_grant()
         give_back = settle_withdrawn if self._withdraws else settle_released
         try:
-            yield from give_back(grant.task, grant.lease, note, self.settings.safe.events)
+            yield from give_back(grant.task, grant.lease, note, self.settings.events)
         except StoreError as error:
             self._log_unsettled(grant, error)  # the lease lapses by itself
             if self._withdraws:  # nothing ran: nobody needs to be asked
@@ -226,7 +226,7 @@ class Settlement:
     def complete_flow(self, answer: Answer) -> Flow[Response | None]:
         grant, stored = self._require_grant(), 0
         try:
-            yield from settle_complete(grant.task, grant.lease, answer, self.settings.safe.events)
+            yield from settle_complete(grant.task, grant.lease, answer, self.settings.events)
             stored = len(answer.body)
         except LeaseLost:
             return self._build_response(problems.LOST)
@@ -250,7 +250,7 @@ class Settlement:
         self.grant = None
         self._leave_lease(grant.lease)
         seconds = time.monotonic() - grant.began
-        if completed and not (self._error_type or settings.safe.events.heard):
+        if completed and not (self._error_type or settings.events.heard):
             settings.safe.figures.end_completed(self.series, seconds)
         else:
             self._tell_end(grant, completed)
@@ -274,5 +274,5 @@ class Settlement:
             stop()
 
     def _log_unsettled(self, grant: GrantedClaim, error: StoreError) -> None:
-        self.settings.safe.events.emit("store_failed", grant.lease.id, self.target, self.series)
+        self.settings.events.emit("store_failed", grant.lease.id, self.target, self.series)
         _log.error("%s: its outcome could not be stored: %s", self.target, self.describe_error(error))

@@ -81,7 +81,7 @@ class RequestTransaction:
         self.exchange = exchange
         self.task = task
         self.claim = replace(task.build_claim(), on_lapse="rerun")
-        self._events = exchange.settings.safe.events
+        self._events = exchange.settings.events
         self._context = build_tx_context(exchange.settings.safe)
         self.staging = build_staging(self.claim, self._context)
         """The jobs that the handler stages. They commit with its work."""
