@@ -14,11 +14,9 @@ from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
 import duckdb
-import psycopg
 import pymysql
 import pytest
 from hypothesis import HealthCheck, settings
-from psycopg import sql
 from pymongo import MongoClient
 
 pytest.register_assert_rewrite("retrysafe.testing")
@@ -31,6 +29,7 @@ from tests.opening import Opener, open_migrated, store_url  # noqa: E402
 from tests.servers import mssql, session  # noqa: E402
 from tests.servers.brokers import nats_url, rabbitmq_url  # noqa: E402, F401  (fixtures, for whoever asks)
 from tests.servers.lazy import LABEL  # noqa: E402
+from tests.servers.postgres import temporary_database  # noqa: E402
 
 # Hypothesis gives each example 200 ms, and refuses data that are slow to draw: a busy machine would decide.
 settings.register_profile("retrysafe", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -204,13 +203,8 @@ def worker_number(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """A database of this worker's own on the session's PostgreSQL."""
-    server = shared_url("postgres")
-    name = f"retrysafe_{uuid4().hex[:12]}"
-    with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    yield urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
-    with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+    with temporary_database(shared_url("postgres")) as url:
+        yield url
 
 
 def own_database(store: str) -> Iterator[str]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -32,6 +31,7 @@ from retrysafe.testing import Do
 from retrysafe.testing.builders import claim, complete, lookup, record_of, release, renew
 from tests.faults.story import CASES, check_truth
 from tests.opening import COLOURS, open_do, open_migrated, patient, unique, with_option
+from tests.servers.postgres import temporary_database
 from tests.waiting import until
 
 pytestmark = pytest.mark.store("postgres")
@@ -210,12 +210,8 @@ def test_a_batch_with_a_held_key_did_nothing(place: Place, colour: str) -> None:
 @pytest.fixture
 def database(postgres_url: str) -> Iterator[str]:
     """A database of this test's own, to be set up strangely."""
-    name = f"retrysafe_{uuid4().hex[:12]}"
-    with psycopg.connect(postgres_url, autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    yield postgres_url.rpartition("/")[0] + f"/{name}"
-    with psycopg.connect(postgres_url, autocommit=True) as admin:
-        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    with temporary_database(postgres_url) as url:
+        yield url
 
 
 def alter(database: str, setting: str, value: str) -> None:

@@ -12,14 +12,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
-from uuid import uuid4
 
-import psycopg
 import pytest
-from psycopg import sql
 
 from tests.conftest import shared_url
+from tests.servers.postgres import temporary_database
 from tests.servers.valkey import ValkeyServer
 
 ROOT = Path(__file__).parents[2]
@@ -35,11 +32,8 @@ TIMEOUT_SECONDS = 1800.0
 @pytest.fixture
 def database() -> Iterator[str]:
     """A database for this test alone: store, effects and, for Procrastinate, the queue."""
-    server, name = shared_url("postgres"), f"jobs_{uuid4().hex[:12]}"
-    with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        yield urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
-        admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+    with temporary_database(shared_url("postgres")) as url:
+        yield url
 
 
 @pytest.fixture

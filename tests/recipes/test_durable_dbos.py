@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from uuid import uuid4
 
 import httpx
-import psycopg
 import pytest
 import sqlalchemy
-from psycopg import sql
 
 from tests.recipes.durable_world import ProviderDouble, WebProgram, provider_double
+from tests.servers.postgres import temporary_database
 
 STORES = [pytest.param(store, marks=pytest.mark.store(store)) for store in ("sqlite", "postgres")]
 SQLITE = pytest.mark.parametrize("store", STORES[:1], indirect=True)
@@ -35,13 +33,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'app.db'}"
         return
-    shared: str = request.getfixturevalue("postgres_url")
-    name = f"dbos_{uuid4().hex[:12]}"
-    with psycopg.connect(shared, autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    yield shared.rpartition("/")[0] + "/" + name
-    with psycopg.connect(shared, autocommit=True) as admin:
-        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    with temporary_database(request.getfixturevalue("postgres_url")) as url:
+        yield url
 
 
 @pytest.fixture

