@@ -221,13 +221,25 @@ def canonicalize_multipart(body: bytes, content_type: str) -> bytes:
     return frame(*parts)
 
 
-def has_one_reading(content_type: str) -> bool:
-    """Whether all parsers read a body of this content type alike. With two boundaries, one parser skips as an epilogue
-    what another reads as content."""
+def has_one_reading(content_type: str, chunks: list[bytes]) -> bool:
+    """Whether all parsers read this body alike. With two boundaries, one parser skips as an epilogue what another reads
+    as content. So it is with a boundary after a bare line feed, which some parsers take for one, and with what stands
+    before the first boundary or after the last."""
     if _parse_media_type(content_type)[1] != "multipart":
         return True
     names = [parameter.partition("=")[0].strip().lower() for parameter in content_type.split(";")[1:]]
-    return sum(name == "boundary" or name.startswith("boundary*") for name in names) < 2
+    if sum(name == "boundary" or name.startswith("boundary*") for name in names) > 1:
+        return False
+    if sum(map(len, chunks)) > CANONICAL_LIMIT_BYTES:
+        return True  # all its bytes are compared
+    try:
+        boundary = b"--" + _parse_boundary(content_type)
+    except ValueError:
+        return True
+    body = b"".join((b"\r\n", *chunks))
+    pieces = body.split(b"\r\n" + boundary)
+    nothing_skipped = pieces[0] in (b"", b"\r\n") and pieces[-1] in (b"--", b"--\r\n")
+    return nothing_skipped and body.count(boundary) == len(pieces) - 1
 
 
 def _parse_boundary(content_type: str) -> bytes:

@@ -10,7 +10,9 @@ _SECRET_WORDS = ("password", "passwd", "pwd", "secret", "token", "credential", "
 """Words in the names of secret options: of libpq, of MongoDB (whose AWS token is a property), of cloud SDKs."""
 
 _SEPARATOR = re.compile(r"([?&;\s])")
-_QUOTED = re.compile(r"=\s*'[^']*'")
+_QUOTED = re.compile(r"=\s*'(?:[^'\\]|\\.)*'")
+_SPACED = re.compile(rf"(?i)((?:{'|'.join(_SECRET_WORDS)})\w*)\s*=\s*")
+"""libpq allows space around the `=`."""
 
 
 def safe_url(url: str) -> str:
@@ -25,7 +27,7 @@ def safe_url(url: str) -> str:
         front, user = "", account
     name, secret, _ = user.partition(":")
     shown = f"{front}{colons}{name}:{REDACTED}@{place}" if at and secret else url
-    return "".join(map(_mask_option, _SEPARATOR.split(_QUOTED.sub(_join_quoted, shown))))
+    return "".join(map(_mask_option, _SEPARATOR.split(_join_options(shown))))
 
 
 def name_url(url: str) -> str:
@@ -47,7 +49,7 @@ def _find_secrets(url: str) -> set[str]:
 
     user = url.rpartition("@")[0].partition("://")[2]
     whole = [user.partition(":")[2]]
-    for piece in _SEPARATOR.split(url):
+    for piece in _SEPARATOR.split(_SPACED.sub(r"\1=", url)):
         name, _, value = piece.partition("=")
         if _is_secret(name):
             whole.append(value)
@@ -67,6 +69,11 @@ def _is_secret(name: str) -> bool:
 
         name = unquote(name)
     return any(word in name.lower() for word in _SECRET_WORDS)
+
+
+def _join_options(text: str) -> str:
+    """The text with every secret option in one piece: no space around its `=`, and none in its quoted value."""
+    return _QUOTED.sub(_join_quoted, _SPACED.sub(r"\1=", text))
 
 
 def _join_quoted(quoted: re.Match[str]) -> str:

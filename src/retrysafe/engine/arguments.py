@@ -82,7 +82,9 @@ class ArgumentDescriber:
         self._models_within = 0
 
     def describe(self, value: Any) -> Any:
-        """Plain data that differs whenever the values do. It names types: two classes with the same fields differ."""
+        """Plain data that differs whenever the values do. It names types: two classes with the same fields differ. It
+        does not name their modules, so that a class may move: classes, or members of enums, that share a qualified name
+        are the same."""
         if type(value) in _SCALARS:
             return value
         if id(value) in self._open_ids:

@@ -152,6 +152,9 @@ def has_same_types(value: Any, back: Any) -> bool:
         return bool(value == back)
     model = getattr(kind, "model_fields", None)
     names = tuple(model) if model is not None else _field_names(typing.cast(Any, kind)) or ()
+    extras = getattr(value, "__pydantic_extra__", None)  # of a model with extra="allow"
+    if extras and not has_same_types(extras, back.__pydantic_extra__):
+        return False
     return all(has_same_types(getattr(value, name), getattr(back, name)) for name in names)
 
 

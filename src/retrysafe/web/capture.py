@@ -200,11 +200,13 @@ def without_shared_caching(headers: HeaderPairs) -> list[tuple[str, str]]:
     return kept if private else [*kept, NO_STORE]
 
 
+_OF_ONE_CACHE = frozenset({"x-accel-expires", "edge-control"})
+
+
 def _is_for_caches(name: str, private: bool) -> bool:
-    # CDNs obey targeted headers before Cache-Control (RFC 9213).
-    return (
-        name == "surrogate-control" or name.endswith("cdn-cache-control") or (name == "cache-control" and not private)
-    )
+    # Caches obey headers of their own before Cache-Control (RFC 9213; nginx, Akamai, Fastly).
+    own = name in _OF_ONE_CACHE or name.endswith(("cdn-cache-control", "surrogate-control"))
+    return own or (name == "cache-control" and not private)
 
 
 def _is_private(lines: Iterable[str]) -> bool:

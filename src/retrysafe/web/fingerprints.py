@@ -2,8 +2,9 @@
 
 Two releases may use one store at the same time, so the form of a fingerprint changes only where it was wrong. The first
 form compared the decoded path and the first `boundary` of a multipart body. Where that loses no information, the first
-form is still used. Where it took two requests for one (an escaped slash, a path that is not UTF-8, two boundaries), the
-new form is written. The old form is not accepted there, because the other request has it, too (decision 61).
+form is still used. Where it took two requests for one (an escaped slash, a path that is not UTF-8, two boundaries, a
+multipart body of which parsers skip different parts), the new form is written. The old form is not accepted there,
+because the other request has it, too (decision 61).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def fingerprint_request(view: RequestView, route: Route, chunks: list[bytes]) ->
         return _fingerprint_custom(view, route.fingerprint(view, b"".join(chunks)))
     content_type = view.headers.get("content-type", "")
     first = fingerprint_http(view.method, view.path, view.query, content_type, chunks)
-    readable = ";" not in content_type or has_one_reading(content_type)  # two boundaries are two parameters
+    readable = ";" not in content_type or has_one_reading(content_type, chunks)
     sent: bytes | None = view.raw.get("raw_path")
     if readable and sent and sent.find(b"%") < 0:  # without an escape, as on ASGI nearly always, decoding lost nothing
         return first

@@ -23,6 +23,11 @@ SECRETS = [
     "redis+sentinel://host/0?master=m&sentinel_password=hunter2",
     "host=db user=u password=hunter2 port=5432",
     "host=db password='a hunter2' port=5432",
+    "host=db password = hunter2 port=5432",
+    "host=db password =hunter2 port=5432",
+    "host=db PASSWORD= 'a hunter2' port=5432",
+    r"host=db password='a\'b hunter2' port=5432",
+    r"host=db password = 'a\\ hunter2' port=5432",
     "Server=db;Pwd=hunter2;Database=shop",
     "cannot reach http://user:hunter2@host, see https://docs",
 ]

@@ -199,3 +199,16 @@ def test_what_was_stored_before_is_stored_the_same() -> None:
     assert typed.dump(Model(Number=3, line=LINE)) == (
         '{"Number":3,"line":{"colour":"red","item":"a","price":{"$Decimal":"1.50"},"total":{"$Decimal":"3.00"}}}'
     )
+
+
+class Open(pydantic.BaseModel, extra="allow"):
+    a: int
+
+
+def test_what_a_model_took_beside_its_fields_must_come_back_as_it_was() -> None:
+    """As JSON it would be a plain dict on a replay."""
+    inner = Open(a=2)
+    assert typed.has_same_types(Open(a=1, more=[1]), Open(a=1, more=[1]))
+    assert not typed.has_same_types(Open(a=1, more=inner), Open(a=1, more={"a": 2}))
+    assert not typed.has_same_types(Open(a=1, more=inner), Open(a=1))
+    assert typed.has_same_types(Open(a=1), Open(a=1))

@@ -49,7 +49,13 @@ def test_what_a_shared_cache_could_store_is_not_stored(lines: list[str]) -> None
     assert without_shared_caching([*headers, ("etag", "x")]) == [("etag", "x"), ("cache-control", "no-store")]
 
 
-@pytest.mark.parametrize("name", ["CDN-Cache-Control", "Cloudflare-CDN-Cache-Control", "Surrogate-Control"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("CDN-Cache-Control", "Cloudflare-CDN-Cache-Control", "Surrogate-Control", "Fastly-Surrogate-Control"),
+        *("X-Accel-Expires", "Edge-Control"),
+    ],
+)
 def test_headers_for_cdns_are_left_out(name: str) -> None:
     assert without_shared_caching([("cache-control", "private"), (name, "max-age=60")]) == [
         ("cache-control", "private")

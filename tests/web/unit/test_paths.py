@@ -179,6 +179,36 @@ def test_two_boundaries_are_hashed_as_they_came() -> None:
     assert swapped != first
 
 
+def hidden_part(amount: bytes, lead: bytes = b"") -> bytes:
+    return lead + b'--a\nContent-Disposition: form-data; name="amount"\n\n' + amount + b"\n--a--\n"
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        pytest.param((b"\n{}\r\n" + PARTS), id="a part after bare line feeds, before the first boundary"),
+        pytest.param((b"x\n{}\r\n" + PARTS), id="the same after other text"),
+        pytest.param((b"{}\r\n" + PARTS), id="text before the first boundary"),
+        pytest.param((PARTS + b"{}"), id="text after the last boundary"),
+        pytest.param(PARTS.replace(b"1", b"1\n{}"), id="a part after bare line feeds, within a part"),
+    ],
+)
+def test_what_one_parser_skips_and_another_reads_is_compared(around: bytes) -> None:
+    """Werkzeug takes a boundary after a bare line feed for one; Starlette refuses it."""
+    one = "multipart/form-data; boundary=a"
+    cheap, dear = (around.replace(b"{}", hidden_part(amount)) for amount in (b"5", b"5000"))
+    assert prints(on_asgi(b"/pay", one), cheap) != prints(on_asgi(b"/pay", one), dear)
+    assert prints(on_asgi(b"/pay", one), cheap) == prints(on_asgi(b"/pay", one), cheap)
+    elsewhere = prints(on_asgi(b"/pay", "multipart/form-data; boundary=b"), cheap)
+    assert elsewhere != prints(on_asgi(b"/pay", one), cheap), "the boundary says what is read"
+
+
+def test_the_boundary_of_a_plain_multipart_body_still_does_not_count() -> None:
+    one = prints(on_asgi(b"/pay", "multipart/form-data; boundary=a"), PARTS)
+    assert prints(on_asgi(b"/pay", "multipart/form-data; boundary=zz"), PARTS.replace(b"--a", b"--zz")) == one
+    assert prints(on_asgi(b"/pay", "multipart/form-data; boundary=a"), b"\r\n" + PARTS.rstrip()) == one
+
+
 @pytest.mark.parametrize(
     "content_type", ["multipart/form-data; boundary=a", "application/json; boundary=a; boundary=b"]
 )
