@@ -102,7 +102,11 @@ def list_commands() -> list[Command]:
         Command("outbox assign (dry run)", ("outbox", "assign", "--namespace", "default", *BECAUSE)),
         Command("operations list", ("operations", "list", "--app", APP), reads_all=True),
         *(
-            Command(f"operations {verb} by 16 digits", ("operations", verb, digits, "--id", "--app", APP, *BECAUSE))
+            Command(
+                f"operations {verb} by 16 digits",
+                ("operations", verb, digits, "--id", "--app", APP, *BECAUSE),
+                by_id=True,
+            )
             for verb in ("resume", "undo", "cancel")
         ),
         Command("operations show RUN", ("operations", "show", "no-such-run", "--app", APP), reads_all=True),

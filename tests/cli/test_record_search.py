@@ -17,6 +17,7 @@ from retrysafe.core.keys import record_id
 from retrysafe.core.ops import List, Lookup, Op, Page, Stats
 from retrysafe.errors import UsageError
 from retrysafe.operators import record_search
+from retrysafe.operators.errors import NotFound
 from retrysafe.stores.registry import open_store
 from retrysafe.testing.builders import answer, claim
 
@@ -287,6 +288,14 @@ def test_a_run_that_a_bounded_search_did_not_find_is_asked_for_by_id(
     monkeypatch.setattr(record_search, "MAX_EXAMINED_RECORDS", 20)
     with pytest.raises(UsageError, match="give its id"):
         operations.find_run(safe, "no-such-run")
+
+
+def test_an_id_that_no_run_has_is_found_out_without_a_search(safe: Counting) -> None:
+    with pytest.raises(NotFound, match="names 0 runs"):
+        operations.find_run(safe, "0123456789abcdef", by_id=True)
+    with pytest.raises(NotFound, match="names 0 runs"):
+        operations.find_run(safe, "0" * 64, by_id=True)
+    assert safe.read <= 20, "one page each, in the order of ids"
 
 
 # Where the store finds keys -------------------------------------------------------------------------

@@ -218,10 +218,12 @@ def find_run(
     """Find one run by its id, by the first eight or more digits of its id, or by its key. The key of a direct call is
     looked up; the key of a request needs a search. With `to_act=True` both are done: a call and a request may have
     the same key, and the command must not act on the wrong run."""
-    if by_id and not RecordQuery(wanted).digits:
+    digits = RecordQuery(wanted).digits
+    if by_id and not digits:
         raise UsageError(f"--id {wanted!r}: an id is 8 to 64 digits, 0 to 9 and a to f; `operations list` shows them")
     found = {each.id: each for each in _look_up(safe, wanted, by_id)}
-    if not found or (to_act and not by_id):
+    all_seen = by_id and (len(digits) == ID_DIGITS or safe.store.capabilities.lists_by_id)
+    if not (found or all_seen) or (to_act and not by_id):
         runs = RunSearch(safe, make_report=make_report)
         query = RecordQuery(wanted)
         named = (each for each in runs.iter_runs(None) if query.matches_id(each) or (each.key == wanted and not by_id))
