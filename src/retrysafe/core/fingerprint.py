@@ -230,7 +230,7 @@ def has_one_reading(content_type: str, chunks: list[bytes]) -> bool:
     names = [parameter.partition("=")[0].strip().lower() for parameter in content_type.split(";")[1:]]
     if sum(name == "boundary" or name.startswith("boundary*") for name in names) > 1:
         return False
-    if sum(map(len, chunks)) > CANONICAL_LIMIT_BYTES:
+    if not 0 < sum(map(len, chunks)) <= CANONICAL_LIMIT_BYTES:
         return True  # all its bytes are compared
     try:
         boundary = b"--" + _parse_boundary(content_type)

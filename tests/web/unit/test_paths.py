@@ -215,6 +215,8 @@ def test_the_boundary_of_a_plain_multipart_body_still_does_not_count() -> None:
 def test_what_has_one_boundary_or_needs_none_is_as_before(content_type: str) -> None:
     old = fingerprint_http("POST", "/pay", "", content_type, [PARTS])
     assert prints(on_asgi(b"/pay", content_type), PARTS) == old
+    nothing = fingerprint_http("POST", "/pay", "", content_type, [b""])
+    assert prints(on_asgi(b"/pay", content_type), b"") == nothing, "the release before would see a mismatch (rule 17)"
 
 
 # Through the middlewares -------------------------------------------------------------------------
