@@ -21,6 +21,7 @@ from retrysafe.transactions import flow, run
 from tests.faults.proxy import PostgresProxy
 from tests.opening import unique, with_option
 from tests.servers import PostgresServer
+from tests.servers.postgres import temporary_database
 from tests.transactions.conftest import EFFECTS
 from tests.transactions.lost import LOOKS, wait_for_the_dead
 from tests.transactions.rigs import SCOPE, World, on_psycopg_pool, task
@@ -376,21 +377,16 @@ def position_of_commit(postgres: World, proxy: PostgresProxy, pool: Any) -> int:
 
 def test_another_database_is_refused(postgres: World, pool: Any) -> None:
     """Another installation in the same tables' names is another database to us."""
-    name = unique("other")
-    with psycopg.connect(postgres.plain, autocommit=True) as admin:
-        admin.execute(f'CREATE DATABASE "{name}"')  # type: ignore[arg-type]
-    elsewhere = f"{postgres.plain.rpartition('/')[0]}/{name}"
-    other = RetrySafe(with_option(elsewhere, "table", postgres.url.rpartition("table=")[2]))
+    tables = postgres.url.rpartition("table=")[2]
     ran: list[int] = []
-    with pytest.raises(SchemaMissing):
-        run(postgres.safe, task(postgres.safe, "k", 1, RELEASE), lambda: psycopg.connect(elsewhere), ran.append)  # type: ignore[arg-type]
-    other.migrate()
-    with pytest.raises(NotSameDatabase):
-        run(postgres.safe, task(postgres.safe, "k", 1, RELEASE), lambda: psycopg.connect(elsewhere), ran.append)  # type: ignore[arg-type]
+    with temporary_database(postgres.plain) as elsewhere, RetrySafe(with_option(elsewhere, "table", tables)) as other:
+        given = (postgres.safe, task(postgres.safe, "k", 1, RELEASE), lambda: psycopg.connect(elsewhere), ran.append)
+        with pytest.raises(SchemaMissing):
+            run(*given)  # type: ignore[arg-type]
+        other.migrate()
+        with pytest.raises(NotSameDatabase):
+            run(*given)  # type: ignore[arg-type]
     assert ran == []
-    other.close()
-    with psycopg.connect(postgres.plain, autocommit=True) as admin:
-        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')  # type: ignore[arg-type]
 
 
 # Cancellation -------------------------------------------------------------------------------------
