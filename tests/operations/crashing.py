@@ -29,7 +29,7 @@ from retrysafe import Answer, RetrySafe
 from retrysafe.core.jobs import Job
 from retrysafe.core.ops import Stats
 from retrysafe.operations import Operation, stage
-from retrysafe.stores.sqlite import clock
+from retrysafe.stores.sqlite.connection import OwnConnection
 from retrysafe.worker.completer import Completer
 from retrysafe.worker.enqueuer import Enqueuer
 
@@ -64,7 +64,7 @@ class Cursor(sqlite3.Cursor):
         return done
 
 
-class Connection(clock.ClockConnection):
+class Connection(OwnConnection):
     def execute(self, *args: Any) -> Any:
         boundary()
         done = super().execute(*args)

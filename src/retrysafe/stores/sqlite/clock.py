@@ -7,9 +7,7 @@ our statements call an SQL function, and SQLite calls it when the lock is held.
 
 from __future__ import annotations
 
-import sqlite3
 import time
-from typing import Any
 
 FUNCTION_NAME = "retrysafe_now"
 
@@ -33,12 +31,3 @@ class StatementClock:
     def reset(self) -> None:
         """Forget the time. Called before each statement."""
         self._read = None
-
-
-class ClockConnection(sqlite3.Connection):
-    """A connection whose statements can read the clock. One thread uses it at a time."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.moment = StatementClock()
-        self.create_function(FUNCTION_NAME, 0, self.moment)

@@ -33,6 +33,7 @@ from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import DEFAULT_PREFIX, TableNames, build_names, parse_number_option, split_options
 from retrysafe.stores.sql.plans import SqlPlans
 from retrysafe.stores.sqlite import clock
+from retrysafe.stores.sqlite.connection import OwnConnection, select_row
 from retrysafe.stores.sqlite.usual import build_usual_writes, is_usual, write_many, write_one
 
 R = TypeVar("R")
@@ -112,13 +113,11 @@ class SqliteFile:
         self.names = build_names(table)
         self.plans = SqlPlans(OWN_DIALECT, self.names)
         self._usual = build_usual_writes(self.plans.texts)
-        self._by_id = f"SELECT {', '.join(rows.COLUMNS)} FROM {self.names.keys} WHERE id = ?"
-        self._exists = f"SELECT 1 FROM {self.names.keys} WHERE id = ?"
-        self._found_last = False
+        self._by_id = select_row(self.names.keys)
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._readers: deque[clock.ClockConnection] = deque()
-        self._writer: clock.ClockConnection | None = None
+        self._readers: deque[OwnConnection] = deque()
+        self._writer: OwnConnection | None = None
         self._ready = False
 
     @classmethod
@@ -148,7 +147,7 @@ class SqliteFile:
         self.prepare()
         return self._run_in_write_transaction(lambda connection: self._execute_all(connection, ops)) if ops else []
 
-    def _execute_all(self, connection: clock.ClockConnection, ops: Sequence[Op[Any]]) -> list[Any]:
+    def _execute_all(self, connection: OwnConnection, ops: Sequence[Op[Any]]) -> list[Any]:
         """The usual writes first, by one call for each kind. The order does not matter: each operation is of another
         key, and no other writer is let in between."""
         found = self._execute_usual(connection, ops) if is_each_key_once(ops) else {}
@@ -158,7 +157,7 @@ class SqliteFile:
                 found[place] = follow(self.plans.plan_without_read(op), send)
         return [found[place] for place in range(len(ops))]
 
-    def _execute_usual(self, connection: clock.ClockConnection, ops: Sequence[Op[Any]]) -> dict[int, Any]:
+    def _execute_usual(self, connection: OwnConnection, ops: Sequence[Op[Any]]) -> dict[int, Any]:
         """The replies by the position of the operation."""
         found: dict[int, Any] = {}
         now = clock.read_host_clock()
@@ -181,7 +180,7 @@ class SqliteFile:
         try:
             connection = self._take_reader()
             try:
-                row = self._read_row(connection, op.id)
+                row = connection.read_row(self._by_id, op.id)
             finally:
                 self._readers.append(connection)
         except (sqlite3.Error, UnicodeError) as error:
@@ -195,24 +194,13 @@ class SqliteFile:
             return ClaimReply(grant is Grant.OWN, record, now)
         return None
 
-    def _read_row(self, connection: clock.ClockConnection, record_id: bytes) -> Any:
-        """The row of a record, or None. For every SELECT, sqlite3 describes each of its columns anew: for a whole row,
-        that costs more than to find that there is none. So if the last claim found no row, ask first whether there is
-        one. If it found one (replays come together), read it at once."""
-        key = (bytearray(record_id),)  # usual.py says why not bytes
-        if not self._found_last and connection.execute(self._exists, key).fetchone() is None:
-            return None
-        row = connection.execute(self._by_id, key).fetchone()
-        self._found_last = row is not None
-        return row
-
     def send(self, statement: Statement) -> list[Any]:
         return self.write(statement) if statement.writes else self.read(statement)
 
     def read(self, statement: Statement) -> list[Any]:
         return self._on_reader(lambda connection: _run(connection, statement))
 
-    def _on_reader(self, look: Callable[[clock.ClockConnection], R]) -> R:
+    def _on_reader(self, look: Callable[[OwnConnection], R]) -> R:
         """Run `look` on a reading connection. Readers and the writer do not wait for each other."""
         try:
             connection = self._take_reader()
@@ -223,7 +211,7 @@ class SqliteFile:
         except (sqlite3.Error, UnicodeError) as error:
             raise translate_error(error, self.path) from error
 
-    def _take_reader(self) -> clock.ClockConnection:
+    def _take_reader(self) -> OwnConnection:
         try:
             return self._readers.pop()  # no check first: another thread may take the last one in between
         except IndexError:
@@ -234,7 +222,7 @@ class SqliteFile:
         the last row is fetched: the effect of `BEGIN IMMEDIATE` and `COMMIT`, without two more calls."""
         return self._on_writer(lambda connection: _run(connection, statement))
 
-    def _on_writer(self, work: Callable[[clock.ClockConnection], R]) -> R:
+    def _on_writer(self, work: Callable[[OwnConnection], R]) -> R:
         with self._lock:
             try:
                 return work(self._open_writer())
@@ -286,7 +274,7 @@ class SqliteFile:
             self._readers.pop().close()
         self._ready = False
 
-    def _run_in_write_transaction(self, work: Callable[[clock.ClockConnection], R]) -> R:
+    def _run_in_write_transaction(self, work: Callable[[OwnConnection], R]) -> R:
         """Run `work` under the write lock of this process and of the file. Commit at the end, or roll back."""
         with self._lock:
             try:
@@ -303,12 +291,12 @@ class SqliteFile:
                 raise translate_error(error, self.path) from error
         return done
 
-    def _open_writer(self) -> clock.ClockConnection:
+    def _open_writer(self) -> OwnConnection:
         if self._writer is None:
             self._writer = self.connect()
         return self._writer
 
-    def connect(self) -> clock.ClockConnection:
+    def connect(self) -> OwnConnection:
         """A new connection with the settings that all our connections have."""
         connection = sqlite3.connect(
             self.path,
@@ -316,7 +304,7 @@ class SqliteFile:
             isolation_level=None,
             check_same_thread=False,
             cached_statements=64,
-            factory=clock.ClockConnection,
+            factory=OwnConnection,
         )
         try:
             if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
@@ -328,7 +316,7 @@ class SqliteFile:
         return connection
 
 
-def _set_wal(connection: clock.ClockConnection, timeout: float) -> None:
+def _set_wal(connection: OwnConnection, timeout: float) -> None:
     """Switch to WAL mode, with retries: the switch needs the file alone for a moment and ignores the busy timeout."""
     deadline = time.monotonic() + timeout
     while True:
@@ -347,7 +335,7 @@ def is_each_key_once(ops: Sequence[Any]) -> bool:
     return len(ids) == len(ops) and None not in ids
 
 
-def _run(connection: clock.ClockConnection, statement: Statement) -> list[Any]:
+def _run(connection: OwnConnection, statement: Statement) -> list[Any]:
     connection.moment.reset()
     return connection.execute(statement.sql, statement.values).fetchall()
 

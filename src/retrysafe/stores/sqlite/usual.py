@@ -19,7 +19,7 @@ from retrysafe.core.moves import build_new_record
 from retrysafe.core.ops import Claim, ClaimReply, Complete, Op
 from retrysafe.core.records import pack_tokens
 from retrysafe.stores.sql import rows
-from retrysafe.stores.sqlite import clock
+from retrysafe.stores.sqlite.connection import OwnConnection
 
 _PARAMETER = re.compile(r":([a-z_]+)")
 _RETURNING = re.compile(r"\s+RETURNING [^\n]*$")
@@ -51,7 +51,7 @@ def is_usual(op: Op[Any]) -> bool:
     return type(op) is Complete or (type(op) is Claim and not op.resumes)
 
 
-def write_one(connection: clock.ClockConnection, write: UsualWrite, op: Any) -> Any:
+def write_one(connection: OwnConnection, write: UsualWrite, op: Any) -> Any:
     """The reply, or None if the plan of the operation has to decide. The statement is its own transaction."""
     moment = connection.moment
     moment.reset()
@@ -60,7 +60,7 @@ def write_one(connection: clock.ClockConnection, write: UsualWrite, op: Any) -> 
     return write.reply(op, moment() if op.now is None else op.now)
 
 
-def write_many(connection: clock.ClockConnection, write: UsualWrite, ops: Sequence[Any], now: int) -> list[Any] | None:
+def write_many(connection: OwnConnection, write: UsualWrite, ops: Sequence[Any], now: int) -> list[Any] | None:
     """The replies, or None if the plans of the operations have to decide. Called inside a write transaction, whose time
     is `now`; an operation that brings its own time keeps it."""
     times = [now if op.now is None else op.now for op in ops]
