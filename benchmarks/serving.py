@@ -18,6 +18,7 @@ from typing import Any, Literal, TextIO
 from tests.servers.ports import free_port
 
 from benchmarks import noise
+from benchmarks.apps import TUNED
 from benchmarks.environment import ROOT, SPEEDUPS_SWITCH
 from benchmarks.harness import AsyncWork, LoopBench
 from benchmarks.http import Client
@@ -48,12 +49,14 @@ def _children(pid: int) -> list[int]:
 
 
 @contextmanager
-def served(python: str, module: str, kind: str, url: str, *, speedups: bool = False) -> Iterator[Served]:
+def served(
+    python: str, module: str, kind: str, url: str, *, speedups: bool = False, tuned: bool = False
+) -> Iterator[Served]:
     """Start `module`; ready when it accepts a connection."""
     port = free_port()
     command = [python, "-m", f"benchmarks.apps.{module}", kind, str(port), url]
     path = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
-    env = {**os.environ, "PYTHONPATH": path, SPEEDUPS_SWITCH: "on" if speedups else "off"}
+    env = {**os.environ, "PYTHONPATH": path, SPEEDUPS_SWITCH: "on" if speedups else "off", TUNED: str(int(tuned))}
     with tempfile.TemporaryFile("w+") as said:  # a pipe nobody reads would stop a talkative one
         process = subprocess.Popen(command, cwd=ROOT, env=env, stderr=said)
         try:

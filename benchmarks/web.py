@@ -29,6 +29,8 @@ class App(NamedTuple):
     package: str = ""
     speedups: bool = False
     """With our compiled extra, which is not installed by default."""
+    tuned: bool = False
+    """With the settings of Python's collector that docs/howto/speedups.md shows."""
 
 
 def fastapi(machines: Machines, pace: Pace) -> list[Table]:
@@ -40,8 +42,10 @@ def fastapi(machines: Machines, pace: Pace) -> list[Table]:
 def fastapi_edge(at: Machines, pace: Pace) -> list[Table]:
     apps = {
         BARE: App("bare-plain", "-"),
+        "bare, collector tuned": App("bare-plain", "-", tuned=True),
         "ours, Redis": App("ours-edge-plain", f"{at.redis_memory}?prefix=edge:"),
         "ours with speedups, Redis": App("ours-edge-plain", f"{at.redis_memory}?prefix=edge-c:", speedups=True),
+        "ours, collector tuned, Redis": App("ours-edge-plain", f"{at.redis_memory}?prefix=edge-gc:", tuned=True),
         "idemkit, Redis": App("idemkit-redis", at.redis_memory, "idemkit"),
         "fastapi-idempotency-key, Redis": App("fik-redis", at.redis_memory, "fastapi-idempotency-key"),
         "ours, Redis AOF always": App("ours-edge-plain", f"{at.redis}?prefix=edge:"),
@@ -59,9 +63,11 @@ def fastapi_edge(at: Machines, pace: Pace) -> list[Table]:
 def fastapi_inside(at: Machines, pace: Pace) -> list[Table]:
     apps = {
         BARE: App("bare-model", "-"),
+        "bare, collector tuned": App("bare-model", "-", tuned=True),
         "ours, Redis": App("ours-model", f"{at.redis_memory}?prefix=web:"),
         "ours as a dependency, Redis": App("ours-dependency", f"{at.redis_memory}?prefix=dependency:"),
         "ours with speedups, Redis": App("ours-model", f"{at.redis_memory}?prefix=web-c:", speedups=True),
+        "ours, collector tuned, Redis": App("ours-model", f"{at.redis_memory}?prefix=web-gc:", tuned=True),
         "idemkit's route class, Redis": App("idemkit-route-redis", at.redis_memory, "idemkit"),
         "idempotency-kit, Redis": App("kit-redis", at.redis_memory, "idempotency-kit"),
         "bare, sync in the thread pool": App("bare-sync", "-"),
@@ -165,7 +171,9 @@ def started(
         if app.package in env.missing:
             continue
         try:
-            running[name] = stack.enter_context(served(env.python, module, app.kind, app.url, speedups=app.speedups))
+            running[name] = stack.enter_context(
+                served(env.python, module, app.kind, app.url, speedups=app.speedups, tuned=app.tuned)
+            )
         except RuntimeError as error:
             if not app.package:
                 raise
