@@ -5,7 +5,7 @@ write begins IMMEDIATE. Connections that set WAL mode at the same moment lock ea
 retries, before anything else. `synchronous` is FULL: a commit is on the disk before a claim is granted.
 
 The host's clock is the store's clock. It is read while the write lock is held, so that an operation that waited for the
-lock does not use the time from before its wait (clock.py).
+lock does not use the time from before its wait (connection.py).
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from retrysafe.stores.sql import migrations, rows, schema_state
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import DEFAULT_PREFIX, TableNames, build_names, parse_number_option, split_options
 from retrysafe.stores.sql.plans import SqlPlans
-from retrysafe.stores.sqlite import clock
-from retrysafe.stores.sqlite.connection import OwnConnection, select_row
+from retrysafe.stores.sqlite.connection import CLOCK_FUNCTION, OwnConnection, build_row_query, read_host_clock
 from retrysafe.stores.sqlite.usual import build_usual_writes, is_usual, write_many, write_one
 
 R = TypeVar("R")
@@ -62,7 +61,7 @@ DIALECT = Dialect(
 )
 """For a user's connection. The time is a parameter, because the user's transaction holds the write lock already."""
 
-OWN_DIALECT = replace(DIALECT, now=f"coalesce(:now, {clock.FUNCTION_NAME}())")
+OWN_DIALECT = replace(DIALECT, now=f"coalesce(:now, {CLOCK_FUNCTION}())")
 """For our own connections. A single write takes the lock in its first step, so the statement itself reads the clock."""
 
 _OPTIONS = frozenset({"table", "timeout"})
@@ -113,7 +112,7 @@ class SqliteFile:
         self.names = build_names(table)
         self.plans = SqlPlans(OWN_DIALECT, self.names)
         self._usual = build_usual_writes(self.plans.texts)
-        self._by_id = select_row(self.names.keys)
+        self._by_id = build_row_query(self.names.keys)
         self._timeout = timeout
         self._lock = threading.Lock()
         self._readers: deque[OwnConnection] = deque()
@@ -160,7 +159,7 @@ class SqliteFile:
     def _execute_usual(self, connection: OwnConnection, ops: Sequence[Op[Any]]) -> dict[int, Any]:
         """The replies by the position of the operation."""
         found: dict[int, Any] = {}
-        now = clock.read_host_clock()
+        now = read_host_clock()
         for kind, write in self._usual.items():
             places = [place for place, op in enumerate(ops) if type(op) is kind and is_usual(op)]
             if places:
@@ -187,7 +186,7 @@ class SqliteFile:
             raise translate_error(error, self.path) from error
         if row is None:
             return None
-        now = clock.read_host_clock() if op.now is None else op.now
+        now = read_host_clock() if op.now is None else op.now
         record = rows.read_record(row)
         grant = decide_grant(record, op, now)
         if grant is None or grant is Grant.OWN:
