@@ -64,6 +64,8 @@ class MongoCommand(NamedTuple):
     """Send it on the user's client, but outside the user's transaction."""
     database: str = ""
     """The database, on a user's client. The store's own client has a fixed one."""
+    existing_allowed: bool = False
+    """An `insert` that may meet documents that exist. Its reply names them. Otherwise that is a WriteConflict."""
 
 
 class WriteConflict(Exception):
@@ -76,6 +78,8 @@ class MongoPlans:
 
     def __init__(self, names: CollectionNames, patience: float) -> None:
         self.names = names
+        self.expects_records = False
+        """What most claims of the last batch met. The next batch begins with what is cheaper then."""
         self._max_time_ms = max(1, round(patience * 1000))
 
     def plan_operation(self, op: Op[R]) -> Plan[MongoCommand, R]:
@@ -83,9 +87,10 @@ class MongoPlans:
         plan: Plan[MongoCommand, R] = PLANS[type(op)](self, op)
         return plan
 
-    def write(self, body: dict[str, Any]) -> Plan[MongoCommand, Mapping[str, Any]]:
+    def write(self, body: dict[str, Any], *, existing_allowed: bool = False) -> Plan[MongoCommand, Mapping[str, Any]]:
         """Send a write with our write concern, and again after a write conflict."""
-        command = MongoCommand({**body, "writeConcern": WRITE_CONCERN, "maxTimeMS": self._max_time_ms})
+        limited = {**body, "writeConcern": WRITE_CONCERN, "maxTimeMS": self._max_time_ms}
+        command = MongoCommand(limited, existing_allowed=existing_allowed)
         for _ in range(MAX_WRITE_TRIES):
             try:
                 reply: Mapping[str, Any] = yield command
@@ -145,8 +150,8 @@ class MongoPlans:
 
     def fenced_write(self, op: Any) -> Plan[MongoCommand, bool]:
         condition, stages = updates.MOVES[type(op)](op)
-        fence = {"_id": op.id, "attempt": op.fence.attempt, "token": op.fence.token}
-        body = {"findAndModify": self.names.keys, "query": fence | condition, "update": stages, "fields": {"_id": 1}}
+        query = build_fence(op) | condition
+        body = {"findAndModify": self.names.keys, "query": query, "update": stages, "fields": {"_id": 1}}
         reply = yield from self.write(body)
         if reply["value"] is not None or not isinstance(op, _RECOGNISABLE):
             return reply["value"] is not None
@@ -361,6 +366,11 @@ def _read_group(found: Mapping[str, Any]) -> OpenGroup:
 
 def _namespace_filter(namespace: str | None) -> dict[str, Any]:
     return {} if namespace is None else {"namespace": {"$eq": namespace}}
+
+
+def build_fence(op: Any) -> dict[str, Any]:
+    """The filter of a fenced write: the record, if its attempt is still the one of this fence."""
+    return {"_id": op.id, "attempt": op.fence.attempt, "token": op.fence.token}
 
 
 def is_granted(record: Record, op: Claim) -> bool:

@@ -146,6 +146,20 @@ def complete(op: Complete) -> tuple[Filter, Stages]:
     return build_open_filter(), settle_stages(op.now, "completed", "", op.answer)
 
 
+def complete_fenced(op: Complete) -> Stages:
+    """`complete` with its whole condition. A record of another attempt, or one that is settled, stays as it is."""
+    fenced = [
+        {"$eq": ["$token", as_literal(op.fence.token)]},
+        {"$eq": ["$attempt", as_literal(op.fence.attempt)]},
+        {"$in": ["$state", _OPEN]},
+    ]
+    written = as_literal({"state": "completed", "answer": documents.write_answer(op.answer), "note": ""})
+    now, expires = moment_expr(op.now), _kept_expr(op.now)
+    times = {"lease_until": now, "completed": now, "expires": expires, "sweep": _sweep_date_expr(expires)}
+    settled = {"$mergeObjects": [ROOT, written, times]}
+    return [{"$replaceWith": {"$cond": [{"$and": fenced}, settled, ROOT]}}]
+
+
 def release(op: Release) -> tuple[Filter, Stages]:
     return build_open_filter(), settle_stages(op.now, "released", op.note, None)
 
@@ -187,8 +201,7 @@ def build_open_filter() -> Filter:
 
 def settle_stages(now: int | None, state: str, note: str, answer: Answer | None) -> Stages:
     """`settle` of core/moves.py, and the date of the TTL index."""
-    retained = {"$min": [{"$add": ["$created", "$retention"]}, as_literal(FOREVER_MICROS)]}
-    expires: Expr = {"$max": [retained, later_expr(now, KEPT_AFTER_COMPLETION_MICROS)]}
+    expires = _kept_expr(now)
     if state == "released":
         expires = {"$cond": [{"$eq": ["$point", ""]}, expires, as_literal(FOREVER_MICROS)]}
     changed = {
@@ -199,17 +212,20 @@ def settle_stages(now: int | None, state: str, note: str, answer: Answer | None)
         "completed": moment_expr(now),
         "expires": expires,
     }
-    return [{"$set": changed}, {"$set": {"sweep": SWEEP_DATE}}]
+    return [{"$set": changed}, {"$set": {"sweep": _sweep_date_expr("$expires")}}]
 
 
-SWEEP_DATE: Expr = {
-    "$cond": [
-        {"$lt": ["$expires", as_literal(FOREVER_MICROS)]},
-        {"$toDate": {"$toLong": {"$ceil": {"$divide": ["$expires", 1000]}}}},
-        "$$REMOVE",
-    ]
-}
-"""The date of the TTL index. No operation reads it: `expires` decides whether a record has expired (I12)."""
+def _kept_expr(now: int | None) -> Expr:
+    """Until when a settled record is kept."""
+    retained = {"$min": [{"$add": ["$created", "$retention"]}, as_literal(FOREVER_MICROS)]}
+    return {"$max": [retained, later_expr(now, KEPT_AFTER_COMPLETION_MICROS)]}
+
+
+def _sweep_date_expr(expires: Expr) -> Expr:
+    """The date of the TTL index. No operation reads it: `expires` decides whether a record has expired (I12)."""
+    date = {"$toDate": {"$toLong": {"$ceil": {"$divide": [expires, 1000]}}}}
+    return {"$cond": [{"$lt": [expires, as_literal(FOREVER_MICROS)]}, date, "$$REMOVE"]}
+
 
 MOVES: dict[type[Any], Callable[[Any], tuple[Filter, Stages]]] = {
     Renew: renew,
