@@ -70,7 +70,9 @@ def plan_batch(plans: MongoPlans, ops: Sequence[Any]) -> Plan[MongoCommand, list
     try:
         if isinstance(ops[0], Claim):
             return (yield from _plan_claims(plans, ops))
-        return (yield from _plan_fenced(plans, ops))
+        if isinstance(ops[0], Complete):
+            return (yield from _plan_completions(plans, ops))
+        return (yield from _plan_renewals(plans, ops))
     except LockNotAvailable:
         return [SEND_UNBATCHED] * len(ops)  # a transaction holds one of the documents, or the majority was slow
 
@@ -160,26 +162,21 @@ def _read_claim_reply(op: Claim, seen_document: Any) -> ClaimReply | SendUnbatch
     return ClaimReply(is_granted(record, op), record, now)
 
 
-def _plan_fenced(plans: MongoPlans, ops: Sequence[Any]) -> Plan[MongoCommand, list[Any]]:
-    completes = isinstance(ops[0], Complete)
-    statements = [_build_completion(op) if completes else _build_fenced(op) for op in ops]
-    done = yield from plans.write({"update": plans.names.keys, "updates": statements, "ordered": False})
-    if done["nModified" if completes else "n"] == len(ops):
+def _plan_completions(plans: MongoPlans, ops: Sequence[Complete]) -> Plan[MongoCommand, list[Any]]:
+    done = yield from plans.complete_many(ops)
+    if done["nModified"] == len(ops):
         return [True] * len(ops)
-    if not completes:
-        return [SEND_UNBATCHED] * len(ops)
     seen = yield from _read_after_write(plans, ops, done)
     return [_read_complete_reply(op, seen.get(op.id)) for op in ops]
 
 
-def _build_completion(op: Complete) -> dict[str, Any]:
-    """Found by its id alone, a document needs no query plan. So its fence is part of the update."""
-    return {"q": {"_id": op.id}, "u": updates.complete_fenced(op)}
-
-
-def _build_fenced(op: Any) -> dict[str, Any]:
-    condition, stages = updates.MOVES[type(op)](op)
-    return {"q": build_fence(op) | condition, "u": stages}
+def _plan_renewals(plans: MongoPlans, ops: Sequence[Renew]) -> Plan[MongoCommand, list[Any]]:
+    statements = []
+    for op in ops:
+        condition, stages = updates.renew(op)
+        statements.append({"q": build_fence(op) | condition, "u": stages})
+    done = yield from plans.write({"update": plans.names.keys, "updates": statements, "ordered": False})
+    return [True if done["n"] == len(ops) else SEND_UNBATCHED] * len(ops)
 
 
 def _read_complete_reply(op: Complete, seen_document: Any) -> bool | SendUnbatched:

@@ -8,7 +8,7 @@ that changes nothing also waits for the majority, so what it returns cannot be r
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -46,7 +46,7 @@ R = TypeVar("R")
 MAX_WRITE_TRIES = 20
 """How often a write is sent again after a write conflict. At each conflict another writer succeeded."""
 
-_RECOGNISABLE = (Advance, Complete, Release, Withdraw, Suspect, Resolve)
+_RECOGNISABLE = (Advance, Release, Withdraw, Suspect, Resolve)
 RESTING = {"state": State.RELEASED.value, "point": {"$gt": ""}}
 """Records that were released at a recovery point. The index `resting` has the same filter."""
 _SETTLED = sorted(state.value for state in SETTLED)
@@ -155,9 +155,22 @@ class MongoPlans:
         reply = yield from self.write(body)
         if reply["value"] is not None or not isinstance(op, _RECOGNISABLE):
             return reply["value"] is not None
-        # The write was refused, or it was done before and its reply was lost. The stored record shows which.
+        return (yield from self._recognise(op))
+
+    def _recognise(self, op: Any) -> Plan[MongoCommand, bool]:
+        """The write was refused, or it was done before and its reply was lost. The stored record shows which."""
         record, _ = yield from self.read_majority(op.id, op.now)
         return is_recognised(record, op)
+
+    def complete(self, op: Complete) -> Plan[MongoCommand, bool]:
+        done = yield from self.complete_many([op])
+        return done["nModified"] == 1 or (yield from self._recognise(op))
+
+    def complete_many(self, ops: Sequence[Complete]) -> Plan[MongoCommand, Mapping[str, Any]]:
+        """The reply says how many were completed: `nModified`."""
+        statements = [updates.build_completion(op) for op in ops]
+        body = {"update": self.names.keys, "updates": statements, "ordered": False, "let": updates.COMPLETION_TIMES}
+        return (yield from self.write(body))
 
     # Reading and cleaning -------------------------------------------------------------------
 
@@ -392,4 +405,5 @@ PLANS: dict[type[Any], Callable[[MongoPlans, Any], Any]] = {
     Backlog: MongoPlans.backlog,
     ForgetMarker: MongoPlans.forget_marker,
     **dict.fromkeys(updates.MOVES, MongoPlans.fenced_write),
+    Complete: MongoPlans.complete,
 }

@@ -16,7 +16,7 @@ from retrysafe.core.moves import KEPT_AFTER_COMPLETION_MICROS, build_new_record
 from retrysafe.core.ops import Advance, Claim, Complete, Forget, Release, Renew, Resolve, Suspect, Withdraw
 from retrysafe.core.records import CLOSED, MAX_ENDED_TOKENS, Answer
 from retrysafe.core.states import OPEN, SETTLED
-from retrysafe.core.times import FOREVER_MICROS
+from retrysafe.core.times import FOREVER_MICROS, add_micros
 from retrysafe.stores.mongo import documents
 
 Expr: TypeAlias = Any
@@ -142,24 +142,6 @@ def advance(op: Advance) -> tuple[Filter, Stages]:
     return build_open_filter() | before, [{"$set": changed}]
 
 
-def complete(op: Complete) -> tuple[Filter, Stages]:
-    return build_open_filter(), settle_stages(op.now, "completed", "", op.answer)
-
-
-def complete_fenced(op: Complete) -> Stages:
-    """`complete` with its whole condition. A record of another attempt, or one that is settled, stays as it is."""
-    fenced = [
-        {"$eq": ["$token", as_literal(op.fence.token)]},
-        {"$eq": ["$attempt", as_literal(op.fence.attempt)]},
-        {"$in": ["$state", _OPEN]},
-    ]
-    written = as_literal({"state": "completed", "answer": documents.write_answer(op.answer), "note": ""})
-    now, expires = moment_expr(op.now), _kept_expr(op.now)
-    times = {"lease_until": now, "completed": now, "expires": expires, "sweep": _sweep_date_expr(expires)}
-    settled = {"$mergeObjects": [ROOT, written, times]}
-    return [{"$replaceWith": {"$cond": [{"$and": fenced}, settled, ROOT]}}]
-
-
 def release(op: Release) -> tuple[Filter, Stages]:
     return build_open_filter(), settle_stages(op.now, "released", op.note, None)
 
@@ -201,7 +183,8 @@ def build_open_filter() -> Filter:
 
 def settle_stages(now: int | None, state: str, note: str, answer: Answer | None) -> Stages:
     """`settle` of core/moves.py, and the date of the TTL index."""
-    expires = _kept_expr(now)
+    retained = {"$min": [{"$add": ["$created", "$retention"]}, as_literal(FOREVER_MICROS)]}
+    expires: Expr = {"$max": [retained, later_expr(now, KEPT_AFTER_COMPLETION_MICROS)]}
     if state == "released":
         expires = {"$cond": [{"$eq": ["$point", ""]}, expires, as_literal(FOREVER_MICROS)]}
     changed = {
@@ -215,22 +198,53 @@ def settle_stages(now: int | None, state: str, note: str, answer: Answer | None)
     return [{"$set": changed}, {"$set": {"sweep": _sweep_date_expr("$expires")}}]
 
 
-def _kept_expr(now: int | None) -> Expr:
-    """Until when a settled record is kept."""
-    retained = {"$min": [{"$add": ["$created", "$retention"]}, as_literal(FOREVER_MICROS)]}
-    return {"$max": [retained, later_expr(now, KEPT_AFTER_COMPLETION_MICROS)]}
-
-
 def _sweep_date_expr(expires: Expr) -> Expr:
     """The date of the TTL index. No operation reads it: `expires` decides whether a record has expired (I12)."""
     date = {"$toDate": {"$toLong": {"$ceil": {"$divide": [expires, 1000]}}}}
     return {"$cond": [{"$lt": [expires, as_literal(FOREVER_MICROS)]}, date, "$$REMOVE"]}
 
 
+# Completions ------------------------------------------------------------------------------------
+
+
+def build_completion(op: Complete) -> dict[str, Any]:
+    """The completion as a statement of an `update`, whose `let` is COMPLETION_TIMES. The document is found by its id
+    alone, which needs no query plan. So the fence is part of the update: a record of another attempt, or one that is
+    settled, stays as it is and does not count as modified."""
+    fenced = [
+        {"$eq": ["$token", as_literal(op.fence.token)]},
+        {"$eq": ["$attempt", as_literal(op.fence.attempt)]},
+        {"$in": ["$state", _OPEN]},
+    ]
+    written = as_literal({"state": "completed", "answer": documents.write_answer(op.answer), "note": ""})
+    completed = {"$mergeObjects": [ROOT, written, _COMPLETED_EXPR]}
+    statement = {"q": {"_id": op.id}, "u": [{"$replaceWith": {"$cond": [{"$and": fenced}, completed, ROOT]}}]}
+    if op.now is not None:
+        statement["c"] = {"now": op.now, "kept": add_micros(op.now, KEPT_AFTER_COMPLETION_MICROS)}
+    return statement
+
+
+COMPLETION_TIMES: Filter = {"now": CLOCK, "kept": later_expr(None, KEPT_AFTER_COMPLETION_MICROS)}
+"""Variables of the command. A statement whose operation has a `now` has constants of the same names, which go first."""
+
+_COMPLETED_EXPR: Expr = {
+    "$let": {
+        "vars": {
+            "expires": {"$max": [{"$min": [{"$add": ["$created", "$retention"]}, FOREVER_MICROS]}, "$$kept"]},
+        },
+        "in": {
+            "lease_until": "$$now",
+            "completed": "$$now",
+            "expires": "$$expires",
+            "sweep": _sweep_date_expr("$$expires"),
+        },
+    }
+}
+
+
 MOVES: dict[type[Any], Callable[[Any], tuple[Filter, Stages]]] = {
     Renew: renew,
     Advance: advance,
-    Complete: complete,
     Release: release,
     Withdraw: withdraw,
     Suspect: suspect,
