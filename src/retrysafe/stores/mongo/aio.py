@@ -53,12 +53,10 @@ class AsyncMongoStore:
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         """Send one command for all claims, one for all completions, one for all renewals. Every other operation is a
-        command of its own. They run at the same time, as far as that saves time."""
+        command of its own. All of them run at the same time."""
         replies: list[Any] = [SEND_UNBATCHED] * len(ops)
         groups = group_batches(ops)
-        found = await self._parallel.run_groups(
-            self._execute_group, [[ops[place] for place in group] for group in groups]
-        )
+        found = await self._parallel.run(self._execute_group, [[ops[place] for place in group] for group in groups])
         for place, reply in pair_replies(groups, found):
             replies[place] = reply
         left = [place for place, reply in enumerate(replies) if reply is SEND_UNBATCHED]

@@ -36,10 +36,6 @@ def make_client(kind: Any, url: str) -> Any:
         raise StoreURLError(f"the URL is not what MongoDB's driver takes: {redact_secrets(str(error), url)}") from error
 
 
-MAX_GROUPS_IN_TURN = 3
-"""With so many groups, each is a kind of operation that shares a command."""
-
-
 class AsyncParallelRunner:
     """Runs operations at the same time, at most MAX_PARALLEL_OPS of them."""
 
@@ -63,9 +59,6 @@ class AsyncParallelRunner:
             done.append(reply)
         return done
 
-    async def run_groups(self, execute: Callable[[A], Awaitable[R]], groups: Sequence[A]) -> list[R]:
-        return await self.run(execute, groups)
-
     async def aclose(self) -> None:
         """Nothing to close: no task outlives `run`."""
 
@@ -86,12 +79,6 @@ class ParallelRunner:
         if failures:
             raise failures[0]
         return [each.result() for each in running]
-
-    def run_groups(self, execute: Callable[[A], R], groups: Sequence[A]) -> list[R]:
-        """A few are run one after the other: two threads that hand over to each other cost more than they save."""
-        if len(groups) <= MAX_GROUPS_IN_TURN:
-            return [execute(group) for group in groups]
-        return self.run(execute, groups)
 
     def close(self) -> None:
         """Wait for running operations, then end the threads."""

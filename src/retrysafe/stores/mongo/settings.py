@@ -24,7 +24,6 @@ CAPABILITIES = Capabilities(
     lists_by_id=True,
     backlog="index",
     mixed_batches=True,
-    max_in_flight=2,
     has_install_id=True,
 )
 
