@@ -1,8 +1,8 @@
 """Each operation as a plan: which commands to send, and how to read the replies. A plan does no I/O, so the sync store,
 the async store and the user's own session use the same plans.
 
-A write is one `findAndModify` that contains its whole condition, acknowledged by a majority and their journals. A write
-that changes nothing also waits for the majority, so what it returns cannot be rolled back any more.
+A write is one command, mostly `findAndModify`, that contains its whole condition, acknowledged by a majority and their
+journals. A write that changes nothing also waits for the majority, so what it returns cannot be rolled back any more.
 """
 
 from __future__ import annotations
