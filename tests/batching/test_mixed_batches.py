@@ -19,7 +19,7 @@ from tests.opening import COLOURS, open_migrated, store_url
 
 MATRIX = [
     pytest.param(store, colour, id=f"{store}-{colour}", marks=pytest.mark.store(store))
-    for store in ("sqlite", "postgres")
+    for store in ("sqlite", "postgres", "mongodb")
     for colour in COLOURS
 ]
 KEYS, ROUNDS, STEP = 24, 60, 20.0

@@ -85,7 +85,7 @@ def test_cut_at_every_message(cut: Cutting, colour: str, case: Case) -> None:
 
 @pytest.mark.parametrize("colour", COLOURS)
 def test_cut_a_batch(cut: Cutting, colour: str) -> None:
-    """One command to write them all, and one to read."""
+    """One command to read the clock, and one to write them all."""
     cut_a_batch(cut, colour, messages=[">", "<", ">", "<"])
 
 

@@ -118,6 +118,13 @@ def test_a_server_that_is_not_there_is_told_without_the_drivers_own_state() -> N
     )
 
 
+def test_a_document_that_exists_is_an_error_unless_it_was_expected() -> None:
+    exists, full = {"index": 1, "code": 11000, "errmsg": "E11000"}, {"index": 2, "code": 14031, "errmsg": "full"}
+    assert find_reply_error({"ok": 1, "writeErrors": [exists]}, existing_allowed=True) is None
+    assert type(find_reply_error({"ok": 1, "writeErrors": [exists]})) is WriteConflict
+    assert type(find_reply_error({"ok": 1, "writeErrors": [exists, full]}, existing_allowed=True)) is StoreError
+
+
 def test_a_majority_that_was_not_heard_of_is_unclear() -> None:
     """I10: the write is on the primary, and a failover may still undo it."""
     reply = {"ok": 1, "value": {}, "writeConcernError": {"code": 64, "errmsg": "waiting for replication timed out"}}
@@ -360,12 +367,12 @@ def test_it_works_without_being_migrated(mongodb_url: str) -> None:
 def test_what_goes_together() -> None:
     held = claim("a")
     ops: list[Any] = [held, lookup("x"), claim("b"), claim("c"), lookup("y")]
-    assert batches.group_batches(ops) == [[0, 2, 3]]
-    assert batches.group_batches(ops[:2]) == []
+    assert batches.group_batches(ops) == [[0, 2, 3], [1], [4]]
+    assert batches.group_batches(ops[:2]) == [[0], [1]]
     many = [claim(f"k{number}") for number in range(batches.MAX_BATCH_STATEMENTS + 2)]
     assert [len(lane) for lane in batches.group_batches(many)] == [batches.MAX_BATCH_STATEMENTS, 2]
     large = [replace(claim(f"k{number}"), input=b"x" * (5 << 20)) for number in range(4)]
-    assert batches.group_batches(large) == [], "two of them are too much for one command"
+    assert batches.group_batches(large) == [[0], [1], [2], [3]], "two of them are too much for one command"
 
 
 def test_a_batch_with_one_held_key_goes_on_alone(url: str, do: Do, keys: Any) -> None:
@@ -382,6 +389,61 @@ def test_a_batch_with_one_held_key_goes_on_alone(url: str, do: Do, keys: Any) ->
     impatient.close()
     assert replies[1] == ClaimReply(False, None, replies[1].now)
     assert [reply.granted for reply in do.many(again)] == [True, True, True]
+
+
+def sent(listener: Heard) -> list[str]:
+    """The names of the commands since the last call."""
+    names = [next(iter(command)) for command in listener.commands]
+    listener.commands.clear()
+    return names
+
+
+def test_a_batch_of_claims_begins_with_what_the_last_one_met(heard: tuple[MongoStore, Heard]) -> None:
+    """New keys are inserted, with a clock that was read after they were asked for (I33). Replays are no errors."""
+    store, listener = heard
+    births = [claim(f"k{number}", lease=30, now=None) for number in range(4)]
+    granted = store.execute_many(births)
+    assert sent(listener) == ["hello", "insert"]
+    assert [reply.granted for reply in granted] == [True] * 4
+    assert [store.execute(lookup(op.key, now=None)).record for op in births] == [reply.record for reply in granted]
+    assert {reply.now for reply in granted} == {record_of(granted[0]).created}
+    listener.commands.clear()
+    again = [claim(f"k{number}", lease=30, now=None) for number in range(3)] + [claim("new", now=None)]
+    assert [reply.granted for reply in store.execute_many(again)] == [False, False, False, True]
+    assert sent(listener) == ["hello", "insert", "find"]
+    assert [reply.granted for reply in store.execute_many(again)] == [False, False, False, True], (
+        "its own is recognised"
+    )
+    assert sent(listener) == ["update", "find"], "most of them were replays"
+    store.execute_many([claim(f"n{number}", now=None) for number in range(3)])
+    assert sent(listener) == ["update", "find"], "one of them is read for its time"
+    store.execute_many([claim(f"m{number}", now=None) for number in range(3)])
+    assert sent(listener) == ["hello", "insert"]
+
+
+def test_a_batch_of_claims_that_is_sent_twice_is_granted_once(do: Do) -> None:
+    """Its reply was lost: the same claims come again, some of them beside others."""
+    births = [claim(f"k{number}", now=None) for number in range(4)]
+    first = do.many(births)
+    again = do.many([*births[:2], claim("k2", now=None), claim("k4", now=None)])
+    assert [reply.granted for reply in again] == [True, True, False, True]
+    assert [reply.record for reply in again[:2]] == [reply.record for reply in first[:2]]
+
+
+def test_a_completion_of_another_attempt_changes_nothing(do: Do, keys: Any) -> None:
+    """Its fence is part of the update, alone and in a batch."""
+    late = do(claim("k", lease=0, on_lapse="rerun", now=None))
+    other = do(claim("other", now=None))
+    taken = do(claim("k", lease=60, on_lapse="rerun", now=None))
+    before = keys.find_one({"key": "k"})
+    assert do(complete(late, b"late", now=None)) is False
+    assert do.many([complete(late, b"late", now=None), complete(other, b"x", now=None)]) == [False, True]
+    assert keys.find_one({"key": "k"}) == before
+    assert do(complete(taken, b"done", now=None)) is True
+    settled = keys.find_one({"key": "k"})
+    assert do(complete(taken, b"again", now=None)) is False
+    assert do.many([complete(taken, b"done", now=None), complete(other, b"x", now=None)]) == [True, True]
+    assert keys.find_one({"key": "k"}) == settled, "an answer is written once"
 
 
 # The sweeper --------------------------------------------------------------------------------------

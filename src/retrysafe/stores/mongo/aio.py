@@ -12,7 +12,7 @@ from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.base import LockNotAvailable, Plan, afollow
 from retrysafe.stores.mongo import errors, schema
-from retrysafe.stores.mongo.batches import SEND_UNBATCHED, group_batches, plan_batch
+from retrysafe.stores.mongo.batches import SEND_UNBATCHED, group_batches, pair_replies, plan_batch
 from retrysafe.stores.mongo.client import CODEC, AsyncParallelRunner, make_client
 from retrysafe.stores.mongo.outbox import plan_operation
 from retrysafe.stores.mongo.plans import MongoCommand, MongoPlans
@@ -53,17 +53,22 @@ class AsyncMongoStore:
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         """Send one command for all claims, one for all completions, one for all renewals. Every other operation is a
-        command of its own; those run at the same time."""
+        command of its own. All of them run at the same time."""
         replies: list[Any] = [SEND_UNBATCHED] * len(ops)
-        for group in group_batches(ops):
-            found = await self._follow(plan_batch(self._plans, [ops[place] for place in group]))
-            for place, reply in zip(group, found, strict=True):
-                replies[place] = reply
+        groups = group_batches(ops)
+        found = await self._parallel.run(self._execute_group, [[ops[place] for place in group] for group in groups])
+        for place, reply in pair_replies(groups, found):
+            replies[place] = reply
         left = [place for place, reply in enumerate(replies) if reply is SEND_UNBATCHED]
         found = await self._parallel.run(self.execute, [ops[place] for place in left])
         for place, reply in zip(left, found, strict=True):
             replies[place] = reply
         return replies
+
+    async def _execute_group(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        if len(ops) == 1:
+            return [await self.execute(ops[0])]
+        return await self._follow(plan_batch(self._plans, ops))
 
     async def migrate(self) -> list[str]:
         return await self._follow(schema.upgrade(self._plans))
@@ -92,7 +97,7 @@ class AsyncMongoStore:
             if found is error:
                 raise
             raise found from error
-        problem = errors.find_reply_error(reply)
+        problem = errors.find_reply_error(reply, existing_allowed=command.existing_allowed)
         if problem is not None:
             raise problem
         return reply

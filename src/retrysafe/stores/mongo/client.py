@@ -6,16 +6,18 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from bson.codec_options import CodecOptions
 from pymongo import errors
 
-from retrysafe.core.ops import Op
 from retrysafe.core.urls import redact_secrets
 from retrysafe.errors import StoreURLError
 from retrysafe.stores.mongo.settings import DEFAULT_CLIENT_OPTIONS, FIXED_CLIENT_OPTIONS
+
+A = TypeVar("A")
+R = TypeVar("R")
 
 CODEC: CodecOptions[Mapping[str, Any]] = CodecOptions(document_class=dict, tz_aware=True)
 """How documents are decoded. It does not depend on the options of a client that the user passes."""
@@ -40,18 +42,22 @@ class AsyncParallelRunner:
     def __init__(self) -> None:
         self._limit = asyncio.Semaphore(MAX_PARALLEL_OPS)
 
-    async def run(self, execute: Callable[[Op[Any]], Awaitable[Any]], ops: Sequence[Op[Any]]) -> list[Any]:
+    async def run(self, execute: Callable[[A], Awaitable[R]], ops: Sequence[A]) -> list[R]:
         """Wait for all of them, then return the replies in order, or raise the first error."""
+        if len(ops) < 2:
+            return [await execute(op) for op in ops]
 
-        async def run_limited(op: Op[Any]) -> Any:
+        async def run_limited(op: A) -> R:
             async with self._limit:
                 return await execute(op)
 
         replies = await asyncio.gather(*(run_limited(op) for op in ops), return_exceptions=True)
+        done: list[R] = []
         for reply in replies:
             if isinstance(reply, BaseException):
                 raise reply
-        return replies
+            done.append(reply)
+        return done
 
     async def aclose(self) -> None:
         """Nothing to close: no task outlives `run`."""
@@ -64,7 +70,7 @@ class ParallelRunner:
         self._threads: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
-    def run(self, execute: Callable[[Op[Any]], Any], ops: Sequence[Op[Any]]) -> list[Any]:
+    def run(self, execute: Callable[[A], R], ops: Sequence[A]) -> list[R]:
         if len(ops) < 2:
             return [execute(op) for op in ops]
         threads = self._get_threads()

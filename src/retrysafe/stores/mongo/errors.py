@@ -14,7 +14,8 @@ from retrysafe.errors import RetrySafeError, StoreError, StoreUnavailable, Store
 from retrysafe.stores.base import LockNotAvailable
 from retrysafe.stores.mongo.plans import WriteConflict
 
-WRITE_CONFLICT_CODES = frozenset({11000, 112, 24, 251})
+DUPLICATE_KEY_CODE = 11000
+WRITE_CONFLICT_CODES = frozenset({DUPLICATE_KEY_CODE, 112, 24, 251})
 """Duplicate key, write conflict, lock timeout, the transaction is gone: nothing was done."""
 MAX_TIME_EXPIRED_CODE = 50
 NOT_PRIMARY_CODES = frozenset({10107, 13435, 13436, 10058})
@@ -82,11 +83,14 @@ def _translate_reply(code: int, error: Exception) -> Exception:
     return StoreError(f"MongoDB refused ({code}): {_first_line(error)}; {why}")
 
 
-def find_reply_error(reply: Mapping[str, Any]) -> Exception | None:
+def find_reply_error(reply: Mapping[str, Any], *, existing_allowed: bool = False) -> Exception | None:
     """The error inside a reply with `ok: 1`: an insert or a delete that was refused, or a majority that did not
-    acknowledge in time, so that a failover may still undo the write."""
+    acknowledge in time, so that a failover may still undo the write. With `existing_allowed`, a document that exists is
+    no error."""
     for refused in reply.get("writeErrors", ()):
         code = int(refused.get("code", 0))
+        if existing_allowed and code == DUPLICATE_KEY_CODE:
+            continue
         return _translate_reply(code, errors.WriteError(str(refused.get("errmsg", "")), code))
     concern_error = reply.get("writeConcernError")
     if concern_error is None:

@@ -1,14 +1,14 @@
 """Each operation as a plan: which commands to send, and how to read the replies. A plan does no I/O, so the sync store,
 the async store and the user's own session use the same plans.
 
-A write is one `findAndModify` that contains its whole condition, acknowledged by a majority and their journals. A write
-that changes nothing also waits for the majority, so what it returns cannot be rolled back any more.
+A write is one command, mostly `findAndModify`, that contains its whole condition, acknowledged by a majority and their
+journals. A write that changes nothing also waits for the majority, so what it returns cannot be rolled back any more.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -46,7 +46,7 @@ R = TypeVar("R")
 MAX_WRITE_TRIES = 20
 """How often a write is sent again after a write conflict. At each conflict another writer succeeded."""
 
-_RECOGNISABLE = (Advance, Complete, Release, Withdraw, Suspect, Resolve)
+_RECOGNISABLE = (Advance, Release, Withdraw, Suspect, Resolve)
 RESTING = {"state": State.RELEASED.value, "point": {"$gt": ""}}
 """Records that were released at a recovery point. The index `resting` has the same filter."""
 _SETTLED = sorted(state.value for state in SETTLED)
@@ -64,6 +64,8 @@ class MongoCommand(NamedTuple):
     """Send it on the user's client, but outside the user's transaction."""
     database: str = ""
     """The database, on a user's client. The store's own client has a fixed one."""
+    existing_allowed: bool = False
+    """An `insert` that may meet documents that exist. Its reply names them. Otherwise that is a WriteConflict."""
 
 
 class WriteConflict(Exception):
@@ -76,6 +78,8 @@ class MongoPlans:
 
     def __init__(self, names: CollectionNames, patience: float) -> None:
         self.names = names
+        self.expects_records = False
+        """What most claims of the last batch met. The next batch begins with what is cheaper then."""
         self._max_time_ms = max(1, round(patience * 1000))
 
     def plan_operation(self, op: Op[R]) -> Plan[MongoCommand, R]:
@@ -83,9 +87,10 @@ class MongoPlans:
         plan: Plan[MongoCommand, R] = PLANS[type(op)](self, op)
         return plan
 
-    def write(self, body: dict[str, Any]) -> Plan[MongoCommand, Mapping[str, Any]]:
+    def write(self, body: dict[str, Any], *, existing_allowed: bool = False) -> Plan[MongoCommand, Mapping[str, Any]]:
         """Send a write with our write concern, and again after a write conflict."""
-        command = MongoCommand({**body, "writeConcern": WRITE_CONCERN, "maxTimeMS": self._max_time_ms})
+        limited = {**body, "writeConcern": WRITE_CONCERN, "maxTimeMS": self._max_time_ms}
+        command = MongoCommand(limited, existing_allowed=existing_allowed)
         for _ in range(MAX_WRITE_TRIES):
             try:
                 reply: Mapping[str, Any] = yield command
@@ -145,14 +150,27 @@ class MongoPlans:
 
     def fenced_write(self, op: Any) -> Plan[MongoCommand, bool]:
         condition, stages = updates.MOVES[type(op)](op)
-        fence = {"_id": op.id, "attempt": op.fence.attempt, "token": op.fence.token}
-        body = {"findAndModify": self.names.keys, "query": fence | condition, "update": stages, "fields": {"_id": 1}}
+        query = build_fence(op) | condition
+        body = {"findAndModify": self.names.keys, "query": query, "update": stages, "fields": {"_id": 1}}
         reply = yield from self.write(body)
         if reply["value"] is not None or not isinstance(op, _RECOGNISABLE):
             return reply["value"] is not None
-        # The write was refused, or it was done before and its reply was lost. The stored record shows which.
+        return (yield from self._recognise(op))
+
+    def _recognise(self, op: Any) -> Plan[MongoCommand, bool]:
+        """The write was refused, or it was done before and its reply was lost. The stored record shows which."""
         record, _ = yield from self.read_majority(op.id, op.now)
         return is_recognised(record, op)
+
+    def complete(self, op: Complete) -> Plan[MongoCommand, bool]:
+        done = yield from self.complete_many([op])
+        return done["nModified"] == 1 or (yield from self._recognise(op))
+
+    def complete_many(self, ops: Sequence[Complete]) -> Plan[MongoCommand, Mapping[str, Any]]:
+        """The reply says how many were completed: `nModified`."""
+        statements = [updates.build_completion(op) for op in ops]
+        body = {"update": self.names.keys, "updates": statements, "ordered": False, "let": updates.COMPLETION_TIMES}
+        return (yield from self.write(body))
 
     # Reading and cleaning -------------------------------------------------------------------
 
@@ -363,6 +381,11 @@ def _namespace_filter(namespace: str | None) -> dict[str, Any]:
     return {} if namespace is None else {"namespace": {"$eq": namespace}}
 
 
+def build_fence(op: Any) -> dict[str, Any]:
+    """The filter of a fenced write: the record, if its attempt is still the one of this fence."""
+    return {"_id": op.id, "attempt": op.fence.attempt, "token": op.fence.token}
+
+
 def is_granted(record: Record, op: Claim) -> bool:
     """True if the claimed record has this claim's token: it was granted now, or earlier and the reply was lost."""
     return record.state is State.CLAIMED and record.token == op.token
@@ -382,4 +405,5 @@ PLANS: dict[type[Any], Callable[[MongoPlans, Any], Any]] = {
     Backlog: MongoPlans.backlog,
     ForgetMarker: MongoPlans.forget_marker,
     **dict.fromkeys(updates.MOVES, MongoPlans.fenced_write),
+    Complete: MongoPlans.complete,
 }

@@ -11,7 +11,7 @@ from pymongo import MongoClient
 from retrysafe.core.ops import Op
 from retrysafe.stores.base import LockNotAvailable, Plan, follow
 from retrysafe.stores.mongo import errors, schema
-from retrysafe.stores.mongo.batches import SEND_UNBATCHED, group_batches, plan_batch
+from retrysafe.stores.mongo.batches import SEND_UNBATCHED, group_batches, pair_replies, plan_batch
 from retrysafe.stores.mongo.client import CODEC, ParallelRunner, make_client
 from retrysafe.stores.mongo.outbox import plan_operation
 from retrysafe.stores.mongo.plans import MongoCommand, MongoPlans
@@ -51,17 +51,22 @@ class MongoStore:
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         """Send one command for all claims, one for all completions, one for all renewals. Every other operation is a
-        command of its own; those run at the same time."""
+        command of its own. All of them run at the same time."""
         replies: list[Any] = [SEND_UNBATCHED] * len(ops)
-        for group in group_batches(ops):
-            found = self._follow(plan_batch(self._plans, [ops[place] for place in group]))
-            for place, reply in zip(group, found, strict=True):
-                replies[place] = reply
+        groups = group_batches(ops)
+        found = self._parallel.run(self._execute_group, [[ops[place] for place in group] for group in groups])
+        for place, reply in pair_replies(groups, found):
+            replies[place] = reply
         left = [place for place, reply in enumerate(replies) if reply is SEND_UNBATCHED]
         found = self._parallel.run(self.execute, [ops[place] for place in left])
         for place, reply in zip(left, found, strict=True):
             replies[place] = reply
         return replies
+
+    def _execute_group(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        if len(ops) == 1:
+            return [self.execute(ops[0])]
+        return self._follow(plan_batch(self._plans, ops))
 
     def migrate(self) -> list[str]:
         return self._follow(schema.upgrade(self._plans))
@@ -85,7 +90,7 @@ class MongoStore:
             if found is error:
                 raise
             raise found from error
-        problem = errors.find_reply_error(reply)
+        problem = errors.find_reply_error(reply, existing_allowed=command.existing_allowed)
         if problem is not None:
             raise problem
         return reply

@@ -16,7 +16,7 @@ from retrysafe.core.moves import KEPT_AFTER_COMPLETION_MICROS, build_new_record
 from retrysafe.core.ops import Advance, Claim, Complete, Forget, Release, Renew, Resolve, Suspect, Withdraw
 from retrysafe.core.records import CLOSED, MAX_ENDED_TOKENS, Answer
 from retrysafe.core.states import OPEN, SETTLED
-from retrysafe.core.times import FOREVER_MICROS
+from retrysafe.core.times import FOREVER_MICROS, add_micros
 from retrysafe.stores.mongo import documents
 
 Expr: TypeAlias = Any
@@ -142,10 +142,6 @@ def advance(op: Advance) -> tuple[Filter, Stages]:
     return build_open_filter() | before, [{"$set": changed}]
 
 
-def complete(op: Complete) -> tuple[Filter, Stages]:
-    return build_open_filter(), settle_stages(op.now, "completed", "", op.answer)
-
-
 def release(op: Release) -> tuple[Filter, Stages]:
     return build_open_filter(), settle_stages(op.now, "released", op.note, None)
 
@@ -199,22 +195,56 @@ def settle_stages(now: int | None, state: str, note: str, answer: Answer | None)
         "completed": moment_expr(now),
         "expires": expires,
     }
-    return [{"$set": changed}, {"$set": {"sweep": SWEEP_DATE}}]
+    return [{"$set": changed}, {"$set": {"sweep": _sweep_date_expr("$expires")}}]
 
 
-SWEEP_DATE: Expr = {
-    "$cond": [
-        {"$lt": ["$expires", as_literal(FOREVER_MICROS)]},
-        {"$toDate": {"$toLong": {"$ceil": {"$divide": ["$expires", 1000]}}}},
-        "$$REMOVE",
+def _sweep_date_expr(expires: Expr) -> Expr:
+    """The date of the TTL index. No operation reads it: `expires` decides whether a record has expired (I12)."""
+    date = {"$toDate": {"$toLong": {"$ceil": {"$divide": [expires, 1000]}}}}
+    return {"$cond": [{"$lt": [expires, as_literal(FOREVER_MICROS)]}, date, "$$REMOVE"]}
+
+
+# Completions ------------------------------------------------------------------------------------
+
+
+def build_completion(op: Complete) -> dict[str, Any]:
+    """The completion as a statement of an `update`, whose `let` is COMPLETION_TIMES. The document is found by its id
+    alone, which needs no query plan. So the fence is part of the update: a record of another attempt, or one that is
+    settled, stays as it is and does not count as modified."""
+    fenced = [
+        {"$eq": ["$token", as_literal(op.fence.token)]},
+        {"$eq": ["$attempt", as_literal(op.fence.attempt)]},
+        {"$in": ["$state", _OPEN]},
     ]
+    written = as_literal({"state": "completed", "answer": documents.write_answer(op.answer), "note": ""})
+    completed = {"$mergeObjects": [ROOT, written, _COMPLETED_EXPR]}
+    statement = {"q": {"_id": op.id}, "u": [{"$replaceWith": {"$cond": [{"$and": fenced}, completed, ROOT]}}]}
+    if op.now is not None:
+        statement["c"] = {"now": op.now, "kept": add_micros(op.now, KEPT_AFTER_COMPLETION_MICROS)}
+    return statement
+
+
+COMPLETION_TIMES: Filter = {"now": CLOCK, "kept": later_expr(None, KEPT_AFTER_COMPLETION_MICROS)}
+"""Variables of the command. A statement whose operation has a `now` has constants of the same names, which go first."""
+
+_COMPLETED_EXPR: Expr = {
+    "$let": {
+        "vars": {
+            "expires": {"$max": [{"$min": [{"$add": ["$created", "$retention"]}, FOREVER_MICROS]}, "$$kept"]},
+        },
+        "in": {
+            "lease_until": "$$now",
+            "completed": "$$now",
+            "expires": "$$expires",
+            "sweep": _sweep_date_expr("$$expires"),
+        },
+    }
 }
-"""The date of the TTL index. No operation reads it: `expires` decides whether a record has expired (I12)."""
+
 
 MOVES: dict[type[Any], Callable[[Any], tuple[Filter, Stages]]] = {
     Renew: renew,
     Advance: advance,
-    Complete: complete,
     Release: release,
     Withdraw: withdraw,
     Suspect: suspect,
