@@ -28,7 +28,7 @@ recognised."""
 
 
 _CLAIMED = State.CLAIMED
-"""Before Python 3.12 an enum's member costs a dozen times as much as a variable."""
+"""Before Python 3.12 an enum's member costs several times as much as a variable."""
 
 
 class Fence(NamedTuple):

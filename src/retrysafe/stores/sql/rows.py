@@ -40,14 +40,12 @@ def read_record(row: Sequence[Any], expected: Fingerprint | None = None) -> Reco
             raise ValueError(f"on_lapse is {on_lapse!r}")
         # Some drivers return another type, and a conversion costs something also where there is nothing to convert.
         if not (type(token) is type(run) is type(progress) is type(input_) is type(ended) is type(record_id) is bytes):
-            token, run, progress, input_, ended = map(bytes, (token, run, progress, input_, ended))
-        if status is None:
-            answer = None
-        else:
-            answer = Answer.from_parts(status, body if type(body) is bytes else bytes(body), read_headers(headers), gone)
+            record_id, token, run = bytes(record_id), bytes(token), bytes(run)
+            progress, input_, ended = bytes(progress), bytes(input_), bytes(ended)
+        answer = None if status is None else Answer.from_parts(status, bytes(body), read_headers(headers), gone)
         # From one tuple, which nobody counts: two dozen arguments cost four times as much.
         return tuple.__new__(Record, (
-            bytes(record_id), namespace, kind, scope, key, target,
+            record_id, namespace, kind, scope, key, target,
             expected if expected is not None and fingerprint == str(expected) else Fingerprint.parse(fingerprint),
             STATES[state], attempt, token, run, lease_until, on_lapse, point, progress, input_, answer, note,
             created, started, completed, expires, retention, advances, read_past_tokens(ended, token),
