@@ -80,6 +80,23 @@ def test_a_batch_replies_as_memory_does(
         do.close()
 
 
+WAYS = {"short": "SHORT_CLAIMS", "whole": "WHOLE_CLAIMS", "looked up": "LOOKED_UP_CLAIMS"}
+
+
+@pytest.mark.store("postgres")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("colour", COLOURS)
+def test_which_way_the_claims_go_changes_no_reply(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, colour: str, way: str
+) -> None:
+    """On PostgreSQL what the last batch met decides how the next one sends its claims. It may be wrong each time."""
+    from retrysafe.stores.postgres import batches
+
+    chosen = getattr(batches, WAYS[way])
+    monkeypatch.setattr(batches, "choose_claims", lambda replies, before: chosen)
+    test_a_batch_replies_as_memory_does(request, tmp_path, "postgres", colour, seed=17)
+
+
 @pytest.mark.parametrize(("store", "colour"), MATRIX)
 def test_a_refused_claim_costs_the_others_nothing(
     request: pytest.FixtureRequest, tmp_path: Path, store: str, colour: str

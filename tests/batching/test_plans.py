@@ -45,9 +45,9 @@ def run(
     texts: dict[str, str],
     ops: list[Op[Any]],
     prepared: PreparedNames,
-    short_claims: bool = False,
+    claims: batches.BatchStatement = batches.WHOLE_CLAIMS,
 ) -> list[Any]:
-    sent = batches.group_by_kind(texts, ops, short_claims)
+    sent = batches.group_by_kind(texts, ops, claims)
     parts = [batches.settings_part(texts), *(group.part for group in sent)]
     _, *answers = Line(session, 0).drive(pipeline.run_pipeline(session.pgconn, parts, prepared))
     return batches.read_replies(ops, sent, [StatementRows(answer, session) for answer in answers])
@@ -62,22 +62,24 @@ def rows_read_by_scanning(session: psycopg.Connection[Any], url: str) -> int:
 
 
 @pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed while small"])
-@pytest.mark.parametrize("short_claims", [False, True], ids=["claims", "short claims"])
+@pytest.mark.parametrize("claims", [batches.WHOLE_CLAIMS, batches.SHORT_CLAIMS], ids=["claims", "short claims"])
 @pytest.mark.parametrize("settle", [complete, renew, release])
 def test_batches_do_not_scan_a_table_that_grew_under_their_plans(
-    session: psycopg.Connection[Any], url: str, settle: Any, short_claims: bool, analysed: bool
+    session: psycopg.Connection[Any], url: str, settle: Any, claims: batches.BatchStatement, analysed: bool
 ) -> None:
     texts = SqlPlans(DIALECT, parse_url(url).names).texts
     prepared = PreparedNames(0)
 
     def go(ops: list[Op[Any]]) -> list[Any]:
-        return run(session, texts, ops, prepared, short_claims)
+        return run(session, texts, ops, prepared, claims)
 
     if analysed:  # then the planner knows that the table is one page, and reading that is what it would do
         go([claim(f"first{each}", now=0) for each in range(4)])
         session.execute("VACUUM ANALYZE " + parse_url(url).names.keys)
     for number in range(12):  # more than it takes for a statement's plan to be kept
-        held = go([claim(f"small{number}-{each}", now=0) for each in range(4)])
+        new: list[Op[Any]] = [claim(f"small{number}-{each}", now=0) for each in range(4)]
+        run(session, texts, new, prepared, batches.LOOKED_UP_CLAIMS)
+        held = go(new)
         assert go([settle(reply, now=1) for reply in held]) == [True] * 4
     for start in range(0, ROWS, 500):
         go([claim(f"grown{start + each}", now=0) for each in range(500)])
@@ -85,7 +87,9 @@ def test_batches_do_not_scan_a_table_that_grew_under_their_plans(
     for number in range(10):
         held = go([claim(f"large{number}-{each}", now=0) for each in range(4)])
         assert go([settle(reply, now=1) for reply in held]) == [True] * 4
-        go([claim(f"large{number}-{each}", now=2) for each in range(4)])
+        again: list[Op[Any]] = [claim(f"large{number}-{each}", now=2) for each in range(4)]
+        go(again)
+        run(session, texts, again, prepared, batches.LOOKED_UP_CLAIMS)
     read = rows_read_by_scanning(session, url) - before
     assert read < ROWS, f"{read} rows were read by scanning the table"
     assert rows_read_from_indexes(session, url) < 5 * ROWS

@@ -296,6 +296,103 @@ def test_patience_is_kept_behind_a_store_that_hangs(monkeypatch: pytest.MonkeyPa
     assert not bench.lane.busy
 
 
+# Threads that wake each other ----------------------------------------------------------------------------------
+
+
+def test_a_batch_wakes_few_threads_and_these_the_others() -> None:
+    """All have the reply before the first of them goes on."""
+    batch = [sync.SyncPending(claim(f"k{number}")) for number in range(40)]
+    sync.chain_wakes(batch)
+    for pending in reversed(batch):
+        pending.deliver(True)
+    awake = [pending for pending in batch if pending.signal.acquire(blocking=False)]
+    assert awake == batch[:6], "the leader, and the first of five chains"
+    for _ in range(len(batch)):
+        for pending in batch:
+            if pending.signal.acquire(blocking=False):
+                awake.append(pending)
+        for pending in list(awake):
+            pending.wake_next()
+    assert sorted(map(id, awake)) == sorted(map(id, batch)), "each of them once"
+
+
+def test_a_chain_goes_on_after_a_thread_that_left() -> None:
+    batch = [sync.SyncPending(claim(f"k{number}")) for number in range(8)]
+    sync.chain_wakes(batch)
+    leader, first, second, gone, fourth, after, *_ = batch
+    gone.left = True
+    for pending in reversed(batch):
+        pending.deliver(True)
+    assert not after.signal.acquire(blocking=False)
+    first.wake_next()
+    assert after.signal.acquire(blocking=False), "the one after the thread that left"
+    assert not fourth.signal.acquire(blocking=False), "the other chain has its own"
+    second.wake_next()
+    assert fourth.signal.acquire(blocking=False)
+    assert not leader.wakes
+
+
+def test_interrupted_threads_of_a_chain_leave_the_others_their_wakes(signals: list[Interruptible]) -> None:
+    bench = Bench()
+    callers = bench.crowd(*(claim(f"k{number}") for number in range(40)))
+    for number in range(1, 40, 3):
+        signals[number].interrupt.set()
+    bench.end()
+    ended = [caller.result() for caller in callers]
+    assert all(isinstance(one, Interrupt) or one.granted for one in ended[1::3]), "its reply may have come before"
+    assert all(one.granted for number, one in enumerate(ended) if number % 3 != 1)
+    assert not bench.lane.busy
+
+
+def test_a_thread_that_is_interrupted_between_its_wake_and_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worst moment: it was woken, and nobody else will wake the thread behind it."""
+    plain = BatchQueue._wait_for_turn
+
+    def interrupted(self: BatchQueue, pending: sync.SyncPending) -> bool:
+        turn = plain(self, pending)
+        if pending.op.key in ("k1", "k2", "k5"):  # type: ignore[attr-defined]
+            raise Interrupt
+        return turn
+
+    monkeypatch.setattr(BatchQueue, "_wait_for_turn", interrupted)
+    monkeypatch.setattr(sync, "LOST_WAKE_SECONDS", 3600.0)
+    bench = Bench()
+    callers = bench.crowd(*(claim(f"k{number}") for number in range(24)))
+    bench.end()
+    ended = [caller.result() for caller in callers]
+    assert [number for number, one in enumerate(ended) if isinstance(one, Interrupt)] == [1, 2, 5]
+
+
+def test_a_wake_that_is_lost_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread may be interrupted between the two halves of waking another one."""
+    monkeypatch.setattr(sync.SyncPending, "wake_next", lambda self: None)
+    monkeypatch.setattr(sync, "LOST_WAKE_SECONDS", 0.01)
+    bench = Bench()
+    bench.crowd(*(claim(f"k{number}") for number in range(24)))
+    assert errors(bench.end()) == []
+
+
+def test_a_leader_that_is_interrupted_while_it_delivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody takes the nothing that is there before the reply for the reply."""
+    plain = sync.SyncPending.deliver
+
+    def deliver(self: sync.SyncPending, result: Any) -> None:
+        if self.op.key == "k3" and not isinstance(result, BaseException):  # type: ignore[attr-defined]
+            raise Interrupt
+        plain(self, result)
+
+    monkeypatch.setattr(sync.SyncPending, "deliver", deliver)
+    monkeypatch.setattr(sync, "LOST_WAKE_SECONDS", 0.01)
+    bench = Bench()
+    callers = bench.crowd(*(claim(f"k{number}") for number in range(12)))
+    bench.end()
+    ended = [caller.result() for caller in callers]
+    assert isinstance(ended[0], Interrupt)
+    assert all(isinstance(one, StoreUnclear) for one in ended[1:4])
+    assert all(one.granted for one in ended[4:])
+    assert not bench.lane.busy
+
+
 # Two batches in flight -----------------------------------------------------------------------------------------
 
 

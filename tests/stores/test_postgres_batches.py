@@ -215,6 +215,41 @@ def test_only_who_is_named_was_born() -> None:
     assert (second.granted, second.now) == (True, 5)
 
 
+def test_a_claim_whose_record_was_not_found_is_not_decided() -> None:
+    """I1, for the claims that only look: neither granted nor refused."""
+    ops = [claim(f"k{number}") for number in range(3)]
+    assert batches.LOOKED_UP_CLAIMS.read(ops, Rows()) == [batches.CLAIM_AGAIN] * 3  # type: ignore[arg-type]
+
+
+def test_what_a_batch_met_decides_how_the_next_one_sends_its_claims(pool: ConnectionPool[Any], url: str) -> None:
+    store = store_on(pool, url)
+    first = [claim(f"k{number}", now=0) for number in range(4)]
+    new = store.execute_many(first)
+    assert store._claims is batches.SHORT_CLAIMS
+    store.execute_many([claim(f"k{number}", now=1) for number in (0, 1, 7)])
+    assert store._claims is batches.WHOLE_CLAIMS
+    store.execute_many([claim(f"k{number}", now=1) for number in (0, 1)])
+    assert store._claims is batches.LOOKED_UP_CLAIMS
+    assert store.execute_many([complete(reply, now=1) for reply in new]) == [True] * 4
+    assert store._claims is batches.LOOKED_UP_CLAIMS, "a batch without claims tells nothing"
+    replies = store.execute_many([claim("k0", now=2), claim("k8", now=2), claim("k1", now=2, body=b"other")])
+    assert [reply.granted for reply in replies] == [False, True, False], "a new key is claimed in the same call"
+    assert replies[0].record.answer is not None
+    again = [claim(f"k{number}", now=2) for number in (20, 21)]
+    assert [reply.granted for reply in store.execute_many(again)] == [True, True]
+    assert [reply.granted for reply in store.execute_many(again)] == [True, True], "its own claim is recognised"
+
+
+@pytest.mark.parametrize("way", ["SHORT_CLAIMS", "WHOLE_CLAIMS", "LOOKED_UP_CLAIMS"])
+def test_a_late_copy_and_an_own_claim_each_way(pool: ConnectionPool[Any], url: str, way: str) -> None:
+    store = store_on(pool, url)
+    own, late = claim("own", now=0), claim("late", lease=0, on_lapse="rerun", now=0)
+    store.execute_many([own, late])
+    assert store.execute(claim("late", now=1)).granted
+    store._claims = getattr(batches, way)
+    assert [reply.granted for reply in store.execute_many([own, late])] == [True, False]
+
+
 async def test_a_batch_that_is_cancelled_under_way_leaves_a_pool_that_works(
     async_pool: AsyncConnectionPool[Any], url: str, admin: psycopg.Connection[Any]
 ) -> None:

@@ -175,6 +175,8 @@ class AsyncBatchQueue:
             return bool(self._queue)
         if self._max_in_flight == 1 or len(self._in_flight) >= MAX_IN_FLIGHT_BATCHES:
             return False
+        if len(self._queue) < MIN_BATCH_OPS and now - self._in_flight[-1].since < SLOW_BATCH_SECONDS:
+            return False  # few operations, and not all batches are slow: what most operations find
         quick = sum(now - batch.since < SLOW_BATCH_SECONDS for batch in self._in_flight)
         return quick == 0 or (quick < self._max_in_flight and len(self._queue) >= MIN_BATCH_OPS)
 

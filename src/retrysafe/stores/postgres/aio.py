@@ -64,8 +64,8 @@ class AsyncPostgresStore:
         self._connecting = ConnectFailures()
         self._listener = AsyncListener(self._listen)
         self._lines = AsyncLines(pool, keeps=owned)
-        self._short_claims = True
-        """The last batch of claims met no record, so the next one probably meets none, either."""
+        self._claims = batches.SHORT_CLAIMS
+        """How the next batch sends its claims. It depends on what the last one met."""
         # sync: self._watch = deadline.DeadlineWatch()
         self._opening = asyncio.Lock()
         self._opened = not owned  # async only
@@ -89,19 +89,19 @@ class AsyncPostgresStore:
             return []
         if not can_batch(ops):
             return await self._with_connection(lambda connection: self._execute_one_by_one(connection, ops), "batch")
-        replies = await self._execute_batch(ops, self._short_claims)
+        replies = await self._execute_batch(ops, self._claims)
         if HELD in replies:
             await self._wait_for_held(ops, replies)
         if CLAIM_AGAIN in replies or SEND_UNBATCHED in replies:
             await self._complete_replies(ops, replies)
-        self._short_claims = batches.has_no_refusal(replies)
+        self._claims = batches.choose_claims(replies, self._claims)
         if HELD in replies:
             raise held_rows_error(replies)
         return replies
 
-    async def _execute_batch(self, ops: Sequence[Op[Any]], short_claims: bool) -> list[Any]:
+    async def _execute_batch(self, ops: Sequence[Op[Any]], claims: batches.BatchStatement) -> list[Any]:
         try:
-            sent = batches.group_by_kind(self._plans.texts, ops, short_claims)
+            sent = batches.group_by_kind(self._plans.texts, ops, claims)
         except (UnicodeError, struct.error) as error:
             raise unstorable_value_error(error) from error
         settings = batches.settings_part(self._plans.texts)
@@ -130,7 +130,7 @@ class AsyncPostgresStore:
         try:
             again = [place for place, reply in enumerate(replies) if reply is CLAIM_AGAIN]
             if again:
-                found = await self._execute_batch([ops[place] for place in again], short_claims=False)
+                found = await self._execute_batch([ops[place] for place in again], batches.WHOLE_CLAIMS)
                 for place, reply in zip(again, found, strict=True):
                     replies[place] = reply
             for place, reply in enumerate(replies):

@@ -24,7 +24,8 @@ from retrysafe.stores.sql import rows
 from retrysafe.stores.sql.batches import HELD, SEND_UNBATCHED, is_batchable, read_refusal
 
 CLAIM_AGAIN = object()
-"""In the place of a reply: the short claim found a record. Send the whole claim, together with others."""
+"""In the place of a reply: the claim was only tried as an insert and met a record, or only looked for a record and found
+none. Send the whole claim, together with others."""
 
 ReadReplies = Callable[[Sequence[Any], StatementRows], list[Any]]
 
@@ -51,12 +52,13 @@ def can_batch(ops: Sequence[Any]) -> bool:
     return is_batchable(ops, BATCHES)
 
 
-def group_by_kind(texts: dict[str, str], ops: Sequence[Any], short_claims: bool) -> list[OpGroup]:
-    """Build the statement of each kind. Raises UnicodeError or struct.error for a value that cannot be packed."""
+def group_by_kind(texts: dict[str, str], ops: Sequence[Any], claims: BatchStatement) -> list[OpGroup]:
+    """Build the statement of each kind; `claims` is the one for claims. Raises UnicodeError or struct.error for a value
+    that cannot be packed."""
     kinds: dict[type[Any], list[Any]] = {}
     for op in ops:
         kinds.setdefault(type(op), []).append(op)
-    statements = {**BATCHES, Claim: SHORT_CLAIMS} if short_claims else BATCHES
+    statements = {**BATCHES, Claim: claims}
     return [_build_group(texts, batch, kinds[kind]) for kind, batch in statements.items() if kind in kinds]
 
 
@@ -87,16 +89,20 @@ def build_waiting_renewals(texts: dict[str, str], ops: Sequence[Renew]) -> tuple
 
 def read_replies(ops: Sequence[Any], sent: Sequence[OpGroup], answers: Sequence[StatementRows]) -> list[Any]:
     """The replies in the order of the operations; SEND_UNBATCHED for an operation that must be executed alone, and
-    CLAIM_AGAIN for a claim that was only tried as an insert."""
+    CLAIM_AGAIN for a claim that was only tried."""
     found: dict[bytes, Any] = {}
     for group, answer in zip(sent, answers, strict=True):
         found.update(zip(map(_ID, group.ops), group.read(group.ops, answer), strict=True))
     return [found[op.id] for op in ops]
 
 
-def has_no_refusal(replies: Sequence[Any]) -> bool:
-    """True if every claim among the operations was granted. The reply of a fenced write counts as granted."""
-    return all(reply.granted for reply in replies if isinstance(reply, ClaimReply))
+def choose_claims(replies: Sequence[Any], before: BatchStatement) -> BatchStatement:
+    """The statement for the claims of the next batch: replays come together, and so do new keys. A batch without claims
+    tells nothing."""
+    granted = {reply.granted for reply in replies if type(reply) is ClaimReply}
+    if not granted:
+        return before
+    return WHOLE_CLAIMS if len(granted) == 2 else SHORT_CLAIMS if True in granted else LOOKED_UP_CLAIMS
 
 
 # Claims -----------------------------------------------------------------------------------------
@@ -148,8 +154,19 @@ def _read_claim(op: Claim, row: Sequence[Any] | None, moment: int) -> Any:
     columns = row[3:]
     if columns[0] is None:  # another transaction inserted it after our snapshot
         return SEND_UNBATCHED
-    record = rows.read_record(columns)
-    return read_refusal(op, record, moment)
+    return read_refusal(op, rows.read_record(columns, op.fingerprint), moment)
+
+
+def _read_looked_up_claims(ops: Sequence[Claim], answer: StatementRows) -> list[Any]:
+    """A claim whose record was not returned is neither granted nor refused (I1)."""
+    found = {row[1]: row for row in answer.read_all()}
+    return [_read_looked_up_claim(op, found.get(op.id)) for op in ops]
+
+
+def _read_looked_up_claim(op: Claim, row: Sequence[Any] | None) -> Any:
+    if row is None:
+        return CLAIM_AGAIN
+    return read_refusal(op, rows.read_record(row[1:], op.fingerprint), row[0])
 
 
 # Fenced writes ----------------------------------------------------------------------------------
@@ -182,8 +199,17 @@ def _read_renewals(ops: Sequence[Renew], found: StatementRows) -> list[Any]:
 _WITH_NOTE = {**_FENCE_COLUMNS, "note": arrays.pack_text}
 _note_values = attrgetter(*_FENCE_VALUES, "note")
 
+WHOLE_CLAIMS = BatchStatement("claim_many", _CLAIM_COLUMNS, _claim_values, _read_claims)
+"""Claims that insert, or else return the record."""
+
+SHORT_CLAIMS = BatchStatement("claim_new_many", _CLAIM_COLUMNS, _claim_values, _read_short_claims)
+"""Claims that only insert. The server has less to do; a claim whose key exists is sent again, as in WHOLE_CLAIMS."""
+
+LOOKED_UP_CLAIMS = BatchStatement("lookup_many", {"id": arrays.pack_bytea}, lambda op: (op.id,), _read_looked_up_claims)
+"""Claims that only look for their records: both sides have less to do. A claim of a new key is sent again, too."""
+
 BATCHES: dict[type[Any], BatchStatement] = {
-    Claim: BatchStatement("claim_many", _CLAIM_COLUMNS, _claim_values, _read_claims),
+    Claim: WHOLE_CLAIMS,
     Renew: BatchStatement(
         "renew_many",
         {**_FENCE_COLUMNS, "lease": arrays.pack_bigint},
@@ -209,6 +235,3 @@ BATCHES: dict[type[Any], BatchStatement] = {
 _RENEW = BATCHES[Renew]
 WAITING_RENEWALS = BatchStatement("renew_waiting_many", _RENEW.columns, _RENEW.values, _read_fenced)
 """Renewals that wait for locked rows."""
-
-SHORT_CLAIMS = BatchStatement("claim_new_many", _CLAIM_COLUMNS, _claim_values, _read_short_claims)
-"""Claims that only insert. The server has less to do; a claim whose key exists is sent again, as in BATCHES."""

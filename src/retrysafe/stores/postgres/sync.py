@@ -59,8 +59,8 @@ class PostgresStore:
         self._connecting = ConnectFailures()
         self._listener = Listener(self._listen)
         self._lines = Lines(pool, keeps=owned)
-        self._short_claims = True
-        """The last batch of claims met no record, so the next one probably meets none, either."""
+        self._claims = batches.SHORT_CLAIMS
+        """How the next batch sends its claims. It depends on what the last one met."""
         self._watch = deadline.DeadlineWatch()
 
     @classmethod
@@ -81,19 +81,19 @@ class PostgresStore:
             return []
         if not can_batch(ops):
             return self._with_connection(lambda connection: self._execute_one_by_one(connection, ops), "batch")
-        replies = self._execute_batch(ops, self._short_claims)
+        replies = self._execute_batch(ops, self._claims)
         if HELD in replies:
             self._wait_for_held(ops, replies)
         if CLAIM_AGAIN in replies or SEND_UNBATCHED in replies:
             self._complete_replies(ops, replies)
-        self._short_claims = batches.has_no_refusal(replies)
+        self._claims = batches.choose_claims(replies, self._claims)
         if HELD in replies:
             raise held_rows_error(replies)
         return replies
 
-    def _execute_batch(self, ops: Sequence[Op[Any]], short_claims: bool) -> list[Any]:
+    def _execute_batch(self, ops: Sequence[Op[Any]], claims: batches.BatchStatement) -> list[Any]:
         try:
-            sent = batches.group_by_kind(self._plans.texts, ops, short_claims)
+            sent = batches.group_by_kind(self._plans.texts, ops, claims)
         except (UnicodeError, struct.error) as error:
             raise unstorable_value_error(error) from error
         settings = batches.settings_part(self._plans.texts)
@@ -120,7 +120,7 @@ class PostgresStore:
         try:
             again = [place for place, reply in enumerate(replies) if reply is CLAIM_AGAIN]
             if again:
-                found = self._execute_batch([ops[place] for place in again], short_claims=False)
+                found = self._execute_batch([ops[place] for place in again], batches.WHOLE_CLAIMS)
                 for place, reply in zip(again, found, strict=True):
                     replies[place] = reply
             for place, reply in enumerate(replies):
