@@ -241,6 +241,23 @@ def test_what_a_batch_met_decides_how_the_next_one_sends_its_claims(pool: Connec
 
 
 @pytest.mark.parametrize("way", ["SHORT_CLAIMS", "WHOLE_CLAIMS", "LOOKED_UP_CLAIMS"])
+def test_a_server_that_cannot_write_answers_no_claim(url: str, way: str) -> None:
+    """A primary that was replaced may not know what became of a key since then. Its answer makes the pool connect
+    anew."""
+    address = url.partition("?")[0]
+    ops = [claim(f"k{number}", now=0) for number in range(3)]
+    with ConnectionPool(address, min_size=1, max_size=1, open=True) as pool:
+        writable = store_on(pool, url)
+        assert writable.execute_many([complete(reply, now=0) for reply in writable.execute_many(ops)]) == [True] * 3
+    read_only = {"options": "-c default_transaction_read_only=on"}
+    with ConnectionPool(address, min_size=1, max_size=1, open=True, kwargs=read_only) as pool:
+        demoted = store_on(pool, url)
+        demoted._claims = getattr(batches, way)
+        with pytest.raises(StoreError, match="read-only"):
+            demoted.execute_many(ops)
+
+
+@pytest.mark.parametrize("way", ["SHORT_CLAIMS", "WHOLE_CLAIMS", "LOOKED_UP_CLAIMS"])
 def test_a_late_copy_and_an_own_claim_each_way(pool: ConnectionPool[Any], url: str, way: str) -> None:
     store = store_on(pool, url)
     own, late = claim("own", now=0), claim("late", lease=0, on_lapse="rerun", now=0)
