@@ -97,8 +97,8 @@ class Answer:
     @classmethod
     def from_parts(cls, status: int, body: bytes, headers: Headers, gone: Gone = "") -> Answer:
         """An answer whose parts have their stored form already: every request makes one. The constructor reads other
-        forms, too. Frozen fields are slow to set, so they are set before the object becomes an answer."""
-        draft: Any = _Draft()
+        forms, too, and frozen fields are slow to set."""
+        draft: Any = _Draft()  # its fields are not frozen yet
         draft.status = status
         draft.body = body
         draft.headers = headers

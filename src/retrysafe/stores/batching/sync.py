@@ -46,7 +46,7 @@ MAX_CHAINED_WAKES = 8
 """How many threads wake each other, one after the other, when the reply to their batch has come."""
 
 LOST_WAKE_SECONDS = 1.0
-"""How long a thread waits for its signal before it looks whether it was told. Only an interrupted thread loses a wake."""
+"""How long a thread waits for its signal before it looks whether it was told. Only an interruption loses a wake."""
 
 
 class SyncPending:

@@ -24,8 +24,8 @@ from retrysafe.stores.sql import rows
 from retrysafe.stores.sql.batches import HELD, SEND_UNBATCHED, is_batchable, read_refusal
 
 CLAIM_AGAIN = object()
-"""In the place of a reply: the claim was only tried as an insert and met a record, or only looked for a record and found
-none. Send the whole claim, together with others."""
+"""In the place of a reply: the claim only tried to insert and met a record, or only looked for a record and found none.
+Send the whole claim, together with others."""
 
 ReadReplies = Callable[[Sequence[Any], StatementRows], list[Any]]
 
