@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from retrysafe.core.ops import Claim, Op
@@ -42,20 +41,11 @@ R = TypeVar("R")
 YIELD_SECONDS = 1e-6
 """A minimal sleep. It releases the GIL, so that waiting threads run before this thread continues."""
 
-MAX_CHAINED_WAKES = 8
-"""How many threads wake each other, one after the other, when the reply to their batch has come."""
-
-LOST_WAKE_SECONDS = 1.0
-"""How long a thread waits for its signal before it looks whether it was told. Only an interruption loses a wake."""
-
 
 class SyncPending:
-    """An operation whose thread waits: for the reply, or to become the leader of the next batch.
+    """An operation whose thread waits: for the reply, or to become the leader of the next batch."""
 
-    `signal` only wakes the thread. What the thread was told is in `delivered` and `leads`.
-    """
-
-    __slots__ = ("chained", "delivered", "followers", "leads", "left", "op", "result", "signal", "since", "wakes")
+    __slots__ = ("delivered", "followers", "leads", "left", "op", "result", "signal", "since")
 
     def __init__(self, op: Op[Any]) -> None:
         self.op = op
@@ -65,31 +55,6 @@ class SyncPending:
         self.followers = NOBODY
         self.leads = self.left = self.delivered = False
         self.result: Result = None
-        self.chained = False
-        """Another thread wakes this one, not the one that delivers the reply (`chain_wakes`)."""
-        self.wakes: list[SyncPending] = NOBODY
-        """The operation whose thread this one's wakes, when it goes on."""
-
-    @property
-    def told(self) -> bool:
-        return self.delivered or self.leads
-
-    def wake(self) -> None:
-        with suppress(RuntimeError):  # its signal is on already
-            self.signal.release()
-
-    def wake_next(self) -> None:
-        """Wake the next thread of the chain; if that thread has left, the one after it. Two threads may call this at
-        once: the next thread leaves, and then looks at its chain; this one wakes it, and then looks whether it left."""
-        pending = self
-        while pending.wakes:
-            try:
-                pending = pending.wakes.pop()
-            except IndexError:
-                return
-            pending.wake()
-            if not pending.left:
-                return
 
     def deliver(self, result: Result) -> None:
         if result is not SEND_UNBATCHED:
@@ -97,8 +62,7 @@ class SyncPending:
         if not self.delivered:  # after a crash, an error is delivered to the whole batch
             self.delivered = True
             self.result = result
-            if not self.chained:
-                self.wake()
+            self.signal.release()
         if self.left:  # its thread will not send the operation: each follower sends its own
             self.tell_followers(result)
 
@@ -110,15 +74,6 @@ class SyncPending:
             except IndexError:
                 return
             deliver_to_followers([follower], result)
-
-
-def chain_wakes(batch: Sequence[SyncPending]) -> None:
-    """Let the threads of a batch wake each other. If all were woken at once, each would wake up twice: for its signal,
-    and then again for the GIL, which the others have. The first operation is the leader's, whose thread is awake."""
-    chains = max(2, len(batch) // MAX_CHAINED_WAKES)
-    for pending, following in zip(batch[1:], batch[1 + chains :], strict=False):
-        following.chained = True
-        pending.wakes = [following]
 
 
 class BatchQueue:
@@ -140,7 +95,6 @@ class BatchQueue:
         self._batch = batch
         self._limit = queue
         self._max_in_flight = max_in_flight
-        self._wait_seconds = SLOW_BATCH_SECONDS if max_in_flight > 1 else LOST_WAKE_SECONDS
         self._on_batch = on_batch
         self._lock = threading.Lock()
         self._queue: deque[SyncPending] = deque()
@@ -171,7 +125,6 @@ class BatchQueue:
                 self._hand_over()
             elif pending is not None:
                 self._leave(pending)
-                pending.wake_next()
                 if pending.delivered and pending.followers:  # the thread was interrupted before its reply came
                     pending.tell_followers(StoreUnclear("the thread that asked for all of them was interrupted"))
 
@@ -190,7 +143,6 @@ class BatchQueue:
             raise queue_timeout_error()
         if pending.leads:
             self._lead(pending)
-        pending.wake_next()
         if pending.result is SEND_UNBATCHED:
             self._leave(pending)  # hand over first: the others need not wait for this operation
             return self._send_alone(pending)
@@ -221,10 +173,11 @@ class BatchQueue:
     def _wait_for_turn(self, pending: SyncPending) -> bool:
         """Wait for the reply or for the lead. The wait is cut into short waits: a thread that is not the first now may
         be the first later, when the threads before it are in a batch that is slow as well."""
+        if self._max_in_flight == 1:
+            return pending.signal.acquire(timeout=QUEUE_TIMEOUT_SECONDS) or not self._give_up(pending)
         deadline = pending.since + QUEUE_TIMEOUT_SECONDS
         while time.monotonic() < deadline:
-            pending.signal.acquire(timeout=self._wait_seconds)
-            if pending.told or self._start_extra_batch(pending):
+            if pending.signal.acquire(timeout=SLOW_BATCH_SECONDS) or self._start_extra_batch(pending):
                 return True
         return not self._give_up(pending)
 
@@ -234,8 +187,7 @@ class BatchQueue:
             if pending in self._queue and not pending.leads:
                 self._queue.remove(pending)
                 return True
-        while not pending.told:
-            pending.signal.acquire(timeout=self._wait_seconds)
+        pending.signal.acquire()
         return False
 
     def _leave(self, pending: SyncPending) -> None:
@@ -257,7 +209,7 @@ class BatchQueue:
                 self._in_flight -= 1
                 return
             first.leads = True
-        first.wake()
+        first.signal.release()
 
     def _should_start_batch(self, first: SyncPending) -> bool:
         """Whether another batch follows the one that is done. Beside other batches, only if it is large enough or has
@@ -297,9 +249,7 @@ class BatchQueue:
         if len(batch) < 2:
             return self._send_unbatched(batch)
         try:
-            replies = self._execute_many_with_resend([pending.op for pending in batch])
-            chain_wakes(batch)
-            deliver_all(batch[::-1], replies[::-1])  # the first of each chain at last: it wakes the others
+            deliver_all(batch, self._execute_many_with_resend([pending.op for pending in batch]))
         except StoreOutage as error:
             fail_all(batch, error)
         except BatchRefused as refused:
