@@ -228,6 +228,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
     ),
     FRAMEWORK: (
         "An answer that was sent as a view of memory",
+        'FastAPI: `invalid="withdraw"` had no effect',
         "Under Django's ASGI with a plain middleware",
         "`@once`, `transactional`, tools and operations: two calls that differ only in a pydantic field",
         "a result's (or step's, or operation input's) field marked",
