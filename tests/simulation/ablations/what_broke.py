@@ -166,6 +166,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "On PostgreSQL a list of released records",
     ),
     TEXTS: (
+        "A function or a tool that returned a dict",
         "`keys export --scope` that had read every record said",
         "`reconcile` printed the control characters",
         "In multiprocess mode `retrysafe_executions_active` counted",
