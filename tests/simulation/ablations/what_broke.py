@@ -293,7 +293,10 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "after a rollback of the application to older code",
         "a worker whose policy has a lease of exactly 10 s",
     ),
-    PLAIN: ("A handler of an inbox or of a webhook receiver",),
+    PLAIN: (
+        "A handler of an inbox or of a webhook receiver",
+        "an undo that is a plain function around an `async def`",
+    ),
     TYPES: ("Two calls that differ only in bits",),
     CHANCE: ("code that read another step from the number of a run",),
     BARRED: ("an undo that was killed between its first commit and the receipts",),
