@@ -1,9 +1,10 @@
 """Python values as JSON and back, without loss.
 
 `dumps` is canonical (sorted keys, no white space), so fingerprints and key templates use it. `loads` returns exactly
-what was written, so the result codec uses it. A value that JSON does not have is written as an object with one key that
-starts with `$`: {"$tuple": [1, 2]}, {"$bytes": "aGk="}. A user's key that starts with `$` gets a second one, so that it
-is never taken for one of ours.
+what was written. The codec of results writes with `dumps_in_order`: a dict comes back in its own order.
+
+A value that JSON does not have is written as an object with one key that starts with `$`: {"$tuple": [1, 2]},
+{"$bytes": "aGk="}. A user's key that starts with `$` gets a second one, so that it is never taken for one of ours.
 """
 
 from __future__ import annotations
@@ -30,34 +31,44 @@ class NotPlain(TypeError):
 
 def dumps(value: Any) -> str:
     """The canonical text of a value. Raises NotPlain where `loads(dumps(v)) == v` would not hold."""
+    return _dump(value, _encode, canonical=True)
+
+
+def dumps_in_order(value: Any) -> str:
+    """The text of a value whose dicts come back in the order that they have. `loads` reads it like any other."""
+    return _dump(value, _encode_in_order, canonical=False)
+
+
+def _dump(value: Any, encode: Callable[[Any], str], *, canonical: bool) -> str:
     try:
-        plain = _to_plain(value, "")
-        return _encode(plain)
+        return encode(_to_plain(value, "", canonical))
     except RecursionError:
         raise NotPlain(value, "", "nested too deeply, or inside itself") from None
     except ValueError as error:  # an integer with more digits than Python converts to text
         raise NotPlain(value, "", f"which cannot be written ({error})") from None
 
 
-_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+_FORM: dict[str, Any] = {"separators": (",", ":"), "ensure_ascii": False, "allow_nan": False}
+_encode = json.JSONEncoder(sort_keys=True, **_FORM).encode
+_encode_in_order = json.JSONEncoder(**_FORM).encode
 
 
 def loads(text: str | bytes) -> Any:
     return _from_plain(json.loads(text))
 
 
-def _to_plain(value: Any, path: str) -> Any:
+def _to_plain(value: Any, path: str, canonical: bool) -> Any:
     kind = type(value)
     if kind in (str, bool, int, type(None)):
         return value
     if kind is float:
         return value if math.isfinite(value) else {"$float": repr(value)}
     if kind is list:
-        return [_to_plain(item, f"{path}[{n}]") for n, item in enumerate(value)]
+        return [_to_plain(item, f"{path}[{n}]", canonical) for n, item in enumerate(value)]
     if kind is dict:
-        return _dict_to_plain(value, path)
+        return _dict_to_plain(value, path, canonical)
     if kind in (tuple, set, frozenset):
-        items = [_to_plain(item, f"{path}[{n}]") for n, item in enumerate(value)]
+        items = [_to_plain(item, f"{path}[{n}]", canonical) for n, item in enumerate(value)]
         return {f"${kind.__name__}": items if kind is tuple else sorted(items, key=_sort_key)}
     write = _WRITERS.get(kind) or _WRITERS_BY_NAME.get((kind.__module__, kind.__name__))
     if write is None:
@@ -65,13 +76,17 @@ def _to_plain(value: Any, path: str) -> Any:
     return {f"${kind.__name__}": write(value)}
 
 
-def _dict_to_plain(value: dict[Any, Any], path: str) -> Any:
+def _dict_to_plain(value: dict[Any, Any], path: str, canonical: bool) -> Any:
     if set(map(type, value)) <= {str}:
         return {
-            f"${key}" if key.startswith("$") else key: _to_plain(item, f"{path}.{key}") for key, item in value.items()
+            f"${key}" if key.startswith("$") else key: _to_plain(item, f"{path}.{key}", canonical)
+            for key, item in value.items()
         }
-    pairs = [[_to_plain(key, f"{path}(key)"), _to_plain(item, f"{path}[{key!r}]")] for key, item in value.items()]
-    return {"$dict": sorted(pairs, key=_sort_key)}
+    pairs = [
+        [_to_plain(key, f"{path}(key)", canonical), _to_plain(item, f"{path}[{key!r}]", canonical)]
+        for key, item in value.items()
+    ]
+    return {"$dict": sorted(pairs, key=_sort_key) if canonical else pairs}
 
 
 def _sort_key(item: Any) -> str:

@@ -14,7 +14,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 from retrysafe.core import fingerprint, values
 from retrysafe.core.records import Fingerprint
@@ -106,11 +106,18 @@ class ArgumentDescriber:
         if kind in (set, frozenset):
             return self._describe_set(value)
         if isinstance(value, Enum):
-            return _describe_enum(value)
+            return self._describe_member(value)
         if models.is_model(kind) and not dataclasses.is_dataclass(kind):
             return self._describe_model(value)
         fields = _read_fields(value)
         return value if fields is None else self._describe_fields(value, fields)
+
+    def _describe_member(self, member: Enum) -> dict[str, Any]:
+        described = _describe_enum(member)
+        if cast("str | None", member.name) is None and member.value:  # bits of an IntFlag that no member stands for
+            self.beyond_legacy_form = True
+            described[f"{TAG_PREFIX}value"] = member.value
+        return described
 
     def _describe_model(self, model: Any) -> Any:
         if not self._models_within:

@@ -29,12 +29,13 @@ _TYPED = b'{"$typed":'
 
 
 class JsonCodec:
-    """JSON without loss: None, falsy values, tuples, bytes, dates, decimals and UUIDs come back as they were."""
+    """JSON without loss: None, falsy values, tuples, bytes, dates, decimals and UUIDs come back as they were, and dicts
+    in their own order."""
 
     media_type = "application/vnd.retrysafe.value+json"
 
     def encode(self, value: Any) -> bytes:
-        return values.dumps(value).encode("utf-8", "surrogatepass")
+        return values.dumps_in_order(value).encode("utf-8", "surrogatepass")
 
     def decode(self, data: bytes) -> Any:
         """The value. One that a person gave (`encode_given_result`) has a prefix, and is plain data here."""
@@ -65,7 +66,7 @@ class TypedCodec(JsonCodec):
         except values.NotPlain:
             from retrysafe.engine import typed  # here, not above: plain values do not need it
 
-            text = typed.dump(value, typed.secrets_rule(self._sealed))
+            text = typed.dump_in_order(value, typed.secrets_rule(self._sealed))
             self._check_round_trip(value, text, typed.load(text, self.annotation))
             return _TYPED + text.encode("utf-8", "surrogatepass") + b"}"
 
@@ -80,7 +81,7 @@ class TypedCodec(JsonCodec):
         """Check now that the result comes back as it was: on a replay the error would come too late."""
         from retrysafe.engine import typed
 
-        if not typed.has_same_types(value, back) or typed.dump(back, typed.secrets_rule(self._sealed)) != text:
+        if not typed.has_same_types(value, back) or typed.dump_in_order(back, typed.secrets_rule(self._sealed)) != text:
             raise TypeError(
                 f"this {type(value).__qualname__} would come back as something else: the annotation is "
                 f"{self.annotation!r}; annotate the function with what it returns"
@@ -115,7 +116,7 @@ def encode_given_result(data: bytes) -> Answer:
     """The result that a person gives in JSON, for a function that nobody calls here: it comes back as the type of the
     function's annotation. Raises ValueError if it is not JSON, or not in the notation of core/values.py."""
     try:
-        text = values.dumps(values.loads(data))
+        text = values.dumps_in_order(values.loads(data))
     except KeyError as error:
         raise ValueError(f"{error} is not one of the names that begin with $ in a stored value") from None
     except Exception as error:  # of JSON, or of a reader that cannot use what stands behind its name

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from retrysafe.core.records import Answer
+from retrysafe.engine.unstarted import refuse_unstarted
 from retrysafe.errors import UsageError
 
 TX_ARGUMENT = "tx"
@@ -27,9 +28,12 @@ class Handler(NamedTuple):
     tx_first: bool
 
     def call(self, event: Any, handle: Any = None) -> Any:
+        """What the function returned. Raises UsageError if that is work which nobody would do."""
         if not self.wants_tx:
-            return self.function(event)
-        return self.function(handle, event) if self.tx_first else self.function(event, tx=handle)
+            result = self.function(event)
+        else:
+            result = self.function(handle, event) if self.tx_first else self.function(event, tx=handle)
+        return result if self.is_async else refuse_unstarted(result)
 
 
 class Handlers:
@@ -77,9 +81,12 @@ def build_handler(pattern: str, function: Callable[..., Any], what: str = "event
             f"{function_name(function)}({', '.join(names)}) cannot handle {pattern!r}: a handler takes the {what}, and "
             "`tx` if it wants to commit with it"
         )
-    return Handler(
-        pattern, function, inspect.iscoroutinefunction(function), TX_ARGUMENT in names, names[0] == TX_ARGUMENT
-    )
+    return Handler(pattern, function, is_async_callable(function), TX_ARGUMENT in names, names[0] == TX_ARGUMENT)
+
+
+def is_async_callable(function: Callable[..., Any]) -> bool:
+    """Whether a call is declared to return a coroutine: an `async def`, or an object whose `__call__` is one."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def function_name(function: Callable[..., Any]) -> str:

@@ -20,6 +20,7 @@ from retrysafe.engine.orphaned_claims import OrphanedClaims
 from retrysafe.engine.probe import Probe
 from retrysafe.engine.resending import ResendState
 from retrysafe.engine.sealing import Sealer
+from retrysafe.engine.unstarted import refuse_coroutine
 from retrysafe.errors import StoreError, StoreUnclear
 from retrysafe.stores.base import Store, adopt_old_attributes, find_node_lookup, find_notifier
 
@@ -155,7 +156,7 @@ class Performer:
             raise call.lease.lease_lost_error()
         with hold_lease(call.lease):
             call.started = True
-            return call.function()
+            return refuse_coroutine(call.function())
 
 
 def stamp_asked(reply: R, sent_at: float, resent: bool = False) -> R:

@@ -48,6 +48,11 @@ def dump(value: Any, secrets: SecretsRule = "refuse") -> str:
     return values.dumps(to_plain(value, secrets))
 
 
+def dump_in_order(value: Any, secrets: SecretsRule = "refuse") -> str:
+    """`dump`, in which dicts keep their order."""
+    return values.dumps_in_order(to_plain(value, secrets))
+
+
 def load(text: str, annotation: Any) -> Any:
     """The value of a text, as the annotated type."""
     return from_plain(values.loads(text), annotation)

@@ -17,6 +17,7 @@ from retrysafe.engine import arguments
 from retrysafe.engine.clock import clock
 from retrysafe.engine.effects import Flow
 from retrysafe.engine.guard import Ended, Task
+from retrysafe.engine.handlers import is_async_callable
 from retrysafe.engine.heartbeat import current_lease
 from retrysafe.engine.resolving import resolve_uncertain
 from retrysafe.errors import OperationChanged, OperationError, OutcomeUnknown, UsageError
@@ -160,7 +161,7 @@ class Operation:
         if self._body is not None and step.is_async != inspect.iscoroutinefunction(self._body):
             raise OperationError(f"step {step.name!r} and the body of {self.name!r} must both be async, or both not")
         for what, helper in (("undo", step.undo), ("find", step.find)):
-            if helper is not None and inspect.iscoroutinefunction(helper) and not step.is_async:
+            if helper is not None and is_async_callable(helper) and not step.is_async:
                 raise OperationError(
                     f"the {what} of step {step.name!r} is async, but the step is not: nobody awaits it"
                 )

@@ -12,6 +12,7 @@ from retrysafe.engine import drive
 from retrysafe.engine.effects import CallFunction, Effect, Flow, NotifyWaiters, NotifyWorker, RunTransaction
 from retrysafe.engine.heartbeat import Lease, current_lease
 from retrysafe.engine.perform import Performer
+from retrysafe.engine.unstarted import refuse_coroutine
 from retrysafe.engine.worker_notify import WorkerNotifier
 from retrysafe.errors import RetrySafeError, StoreUnavailable
 from retrysafe.operations.errors import TransactionNotOpened, format_error
@@ -53,7 +54,7 @@ class OperationPerformer:
             if lease is not None and not is_call_covered(lease, effect.timeout) and not self._performer.renew(lease):
                 lease.lost = True
             with trace_step(self._trace, effect, lease):
-                return begin_call(lease, effect)
+                return refuse_coroutine(begin_call(lease, effect))
         if isinstance(effect, RunTransaction):
             return self._transact(effect)
         if isinstance(effect, NotifyWorker):
@@ -98,7 +99,7 @@ def perform_inside(tx: Tx, effect: Any) -> Any:
         return tx.send(effect)
     if isinstance(effect, CallInTransaction):
         with effect.staging.collect_on(tx.handle):
-            return effect.function(tx.handle)
+            return refuse_coroutine(effect.function(tx.handle))
     if isinstance(effect, AskCommitted):
         return getattr(tx, "committed", None)
     if isinstance(effect, SendDirect):

@@ -14,6 +14,7 @@ from retrysafe.core.ops import Op
 from retrysafe.engine.drive import is_same_stop
 from retrysafe.engine.effects import FlowPause, NotifyWaiters, NotifyWorker
 from retrysafe.engine.resending import CANCEL_TIMEOUT_SECONDS
+from retrysafe.engine.unstarted import refuse_coroutine
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import AsyncTx, AsyncTxSource, Tx, TxSource
 from retrysafe.transactions.effects import AskCommitted, Begin, End, Flush, SendDirect, TxBody, TxEffect, TxFlow
@@ -41,7 +42,7 @@ class TxDriver:
     def perform(self, effect: TxEffect) -> Any:
         if isinstance(effect, TxBody):
             with effect.staging.collect_on(self._require_tx().handle):
-                return effect.function(self._require_tx().handle)
+                return refuse_coroutine(effect.function(self._require_tx().handle))
         if isinstance(effect, Begin):
             return self._begin()
         if isinstance(effect, End):

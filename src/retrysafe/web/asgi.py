@@ -24,6 +24,7 @@ from retrysafe.engine.heartbeat import adopt_lease
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.web import problems, status
 from retrysafe.web.accepted_routes import warn_without_status
+from retrysafe.web.applications import list_applications, warn_unseen_refusals
 from retrysafe.web.asgi_answer import AnswerSender, Message, Send
 from retrysafe.web.endpoint_entry import EntryProbe
 from retrysafe.web.exchange import DRAIN_LIMIT_BYTES, EXCHANGE, BodyRefused, scope_from_principal
@@ -76,6 +77,7 @@ class IdempotencyMiddleware:
         self._methods = self.settings.methods
         self._header = self.settings.header_bytes
         self._detached: set[asyncio.Task[None]] = set()
+        self._looked = False
 
     @property
     def census(self) -> KeyUsageStats:
@@ -91,6 +93,7 @@ class IdempotencyMiddleware:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 warn_without_status(self.settings, self.list_accepting(scope))
+                self.make_entry_probe(scope)
             return await self.app(scope, receive, send)
         # Upper case for our decision only. The application gets the method as sent; some dispatch `patch` as PATCH.
         method = scope["method"].upper()
@@ -212,7 +215,11 @@ class IdempotencyMiddleware:
         return exchange.rolled_back
 
     def make_entry_probe(self, scope: ASGIScope) -> EntryProbe | None:
-        """A function that says, when the answer is there, whether an endpoint was entered. Adapters override it."""
+        """A function that says, when the answer is there, whether an endpoint was entered. Adapters override it. It is
+        also asked for when the server starts the application, so that the application is looked through by then."""
+        if not self._looked:
+            self._looked = True
+            warn_unseen_refusals(self.settings, list_applications(scope, self.app))
         return None
 
     async def _wind_down(self, work: asyncio.Task[None], body: AsgiBody) -> None:

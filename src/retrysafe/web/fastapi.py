@@ -26,6 +26,7 @@ from retrysafe.engine.safe import RetrySafe
 from retrysafe.policy import Policy
 from retrysafe.web import starlette
 from retrysafe.web.accepted_routes import warn_without_status
+from retrysafe.web.applications import find_routes, list_applications
 from retrysafe.web.asgi import ASGIScope, Receive
 from retrysafe.web.asgi_answer import Send
 from retrysafe.web.endpoint_entry import EntryProbe
@@ -88,18 +89,18 @@ class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
     def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         if not self._documented:
             self._documented = True
-            app = scope.get("app")
-            if isinstance(app, FastAPI):
-                self._prepare(app)
+            self._prepare(list_applications(scope, self.app))
         return _call(self, scope, receive, send)
 
-    def _prepare(self, app: FastAPI) -> None:
-        document(app)
-        for mounted in find_mounted(app.routes):
-            document(mounted, within=app)
-        mark_endpoints(app.routes)
-        warn_without_status(self.settings, list_accepting(app.routes))
-        if self.settings.scope is None and "generate" not in list_modes(app.routes):
+    def _prepare(self, apps: list[Any]) -> None:
+        app, routes = next((one for one in apps if isinstance(one, FastAPI)), None), find_routes(apps)
+        if app is not None:
+            document(app)
+            for mounted in find_mounted(app.routes):
+                document(mounted, within=app)
+        mark_endpoints(routes)
+        warn_without_status(self.settings, list_accepting(routes))
+        if app is not None and self.settings.scope is None and "generate" not in list_modes(routes):
             self.keyless_modes = frozenset({"optional", "required", "observe"})
 
     def _run_without_key(

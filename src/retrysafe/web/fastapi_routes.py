@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 
 from retrysafe.web import starlette
 from retrysafe.web.accepted_routes import is_accepting
+from retrysafe.web.applications import find_routes, list_inner
 from retrysafe.web.asgi import ASGIApp, ASGIScope, Receive
 from retrysafe.web.asgi_answer import Message, Send
 from retrysafe.web.endpoint_entry import ENTERED, REFUSED, UNKNOWN, EndpointEntry, is_marked, mark_endpoint
@@ -37,7 +38,8 @@ def walk_routes(routes: Iterable[Any], prefix: str = "") -> Iterator[tuple[str, 
         for one in [route, *(contexts() if contexts is not None else ())]:
             if getattr(one, "dependant", None) is not None:
                 yield prefix, one
-        yield from walk_routes(getattr(route, "routes", None) or (), f"{prefix}{getattr(route, 'path', '')}")
+        below = find_routes([route, *list_inner(getattr(route, "app", None))])
+        yield from walk_routes(below, f"{prefix}{getattr(route, 'path', '')}")
 
 
 def find_mounted(routes: Iterable[Any]) -> Iterator[FastAPI]:
@@ -82,19 +84,21 @@ def _walk_dependants(dependant: Any) -> Iterator[Any]:
 # Marking ----------------------------------------------------------------------------------------------
 
 
-def mark_endpoints(routes: Iterable[Any]) -> None:
-    """Put the mark on every endpoint below these routes."""
-    for _, route in walk_routes(routes):
-        mark_route(route)
-
-
-def mark_route(route: Any) -> bool:
-    """Whether the mark was on it already."""
+def mark_endpoint_only(route: Any) -> bool:
+    """Put the mark on the endpoint of a route. Returns whether it was there already."""
     dependant = route.dependant
     if dependant.call is None:
         return False
     marked = is_marked(dependant.call)
     dependant.call = mark_endpoint(dependant.call)
+    return marked
+
+
+def mark_route(route: Any) -> bool:
+    """`mark_endpoint_only`, and all else that this adapter changes of a route."""
+    marked, dependant = mark_endpoint_only(route), route.dependant
+    if dependant.call is None:
+        return False
     for one in _walk_dependants(dependant):
         if isinstance(one.call, IdempotentDependency):
             one.header_params = []  # the document gets it from us; FastAPI need not resolve it for each request
@@ -103,12 +107,20 @@ def mark_route(route: Any) -> bool:
     return marked
 
 
-def find_entry(before: OuterRoute, scope: ASGIScope, code: int) -> EndpointEntry:
+def mark_endpoints(routes: Iterable[Any], mark: Callable[[Any], bool] = mark_route) -> None:
+    """Put the mark on every endpoint below these routes."""
+    for _, route in walk_routes(routes):
+        mark(route)
+
+
+def find_entry(
+    before: OuterRoute, scope: ASGIScope, code: int, *, mark: Callable[[Any], bool] = mark_route
+) -> EndpointEntry:
     """Called only if no marked endpoint was called. A route that was added later is marked now, and unknown."""
     entry, route = starlette.find_entry(before, scope, code), scope.get("route")
     if entry is not ENTERED or not isinstance(route, APIRoute) or route is before.route:
         return entry
-    marked = mark_route(scope.get("fastapi", {}).get("effective_route_context") or route)
+    marked = mark(scope.get("fastapi", {}).get("effective_route_context") or route)
     return REFUSED if marked else UNKNOWN
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple, get_args
@@ -30,6 +31,7 @@ from retrysafe.errors import RetrySafeError
 from retrysafe.policy import Policy
 from retrysafe.web import asgi, asgi_adapter
 from retrysafe.web.accepted_routes import is_accepting, mark_accepting
+from retrysafe.web.applications import find_routes, list_applications
 from retrysafe.web.asgi import ASGIScope
 from retrysafe.web.asgi_adapter import (
     OperationAnswer,
@@ -60,13 +62,28 @@ INSTALL_HINT = "app.add_middleware(IdempotencyMiddleware, safe=safe)"
 
 
 class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
-    """The ASGI middleware, which also sees the router's result."""
+    """The ASGI middleware, which also sees the router's result. For FastAPI's routes it sees what FastAPI rejects, too;
+    the adapter for FastAPI has more."""
+
+    _find_entry: Callable[[OuterRoute, ASGIScope, int], EndpointEntry] | None = None
 
     def make_entry_probe(self, scope: ASGIScope) -> EntryProbe | None:
-        return functools.partial(find_entry, OuterRoute.from_scope(scope), scope)
+        if self._find_entry is None:
+            self._find_entry = _choose_find_entry(find_routes(list_applications(scope, self.app)))
+        return functools.partial(self._find_entry, OuterRoute.from_scope(scope), scope)
 
     def list_accepting(self, scope: ASGIScope) -> Iterable[str]:
         return list_accepting(getattr(scope.get("app"), "routes", ()))
+
+
+def _choose_find_entry(routes: Iterable[Any]) -> Callable[[OuterRoute, ASGIScope, int], EndpointEntry]:
+    """FastAPI rejects a request after its router chose the route. Marks on the endpoints tell such a rejection."""
+    if "fastapi" not in sys.modules:
+        return find_entry
+    from retrysafe.web import fastapi_routes  # here, not above: it imports this module
+
+    fastapi_routes.mark_endpoints(routes, fastapi_routes.mark_endpoint_only)
+    return functools.partial(fastapi_routes.find_entry, mark=fastapi_routes.mark_endpoint_only)
 
 
 def list_accepting(routes: Iterable[Any], prefix: str = "") -> Iterator[str]:

@@ -103,6 +103,8 @@ SEALED = "what is encrypted: the simulation runs with the standard library alone
 STOPPED = "a process that stops in order: simulated processes are killed, which leaves more behind"
 REFUSED = "a mistake in the set-up that is refused before anything runs"
 PEOPLE = "what people declared or typed as they were asked to: simulated people know what their words mean"
+PLAIN = "a plain function around an async one: simulated handlers are declared as what they are"
+TYPES = "types of the user's own code: simulated functions take and return texts and numbers"
 DELAY = "it only came later than it could: the rule about the end of a history counts in hours"
 CHANCE = "two digests of two bytes that agree: one history in 65,000 would have them, and a test makes them agree"
 CROWD = (
@@ -166,6 +168,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "On PostgreSQL a list of released records",
     ),
     TEXTS: (
+        "A function or a tool that returned a dict",
         "`keys export --scope` that had read every record said",
         "`reconcile` printed the control characters",
         "In multiprocess mode `retrysafe_executions_active` counted",
@@ -228,6 +231,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
     ),
     FRAMEWORK: (
         "An answer that was sent as a view of memory",
+        'FastAPI: `invalid="withdraw"` had no effect',
         "Under Django's ASGI with a plain middleware",
         "`@once`, `transactional`, tools and operations: two calls that differ only in a pydantic field",
         "a result's (or step's, or operation input's) field marked",
@@ -289,6 +293,11 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "after a rollback of the application to older code",
         "a worker whose policy has a lease of exactly 10 s",
     ),
+    PLAIN: (
+        "A handler of an inbox or of a webhook receiver",
+        "an undo that is a plain function around an `async def`",
+    ),
+    TYPES: ("Two calls that differ only in bits",),
     CHANCE: ("code that read another step from the number of a run",),
     BARRED: ("an undo that was killed between its first commit and the receipts",),
     CROWD: ("after an outage more than eight callers of one key",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, IntFlag
 from itertools import combinations
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -33,6 +33,11 @@ class Refund:
 class Colour(Enum):
     RED = "red"
     BLUE = "blue"
+
+
+class Rights(IntFlag):
+    READ = 1
+    WRITE = 2
 
 
 class Size(IntEnum):
@@ -65,6 +70,7 @@ VALUES: list[Any] = [
     Order(1, []), Order(2, []), Order(1, [1]), Order(1, [Order(1, [])]), Refund(1, []), {"id": 1, "lines": []},
     {"type": "Order", "fields": {"id": 1, "lines": []}}, {"\0type": "Order", "\0fields": {"id": 1, "lines": []}},
     Colour.RED, Colour.BLUE, "red", {"enum": "Colour.RED"}, {"\0enum": "Colour.RED"}, {"\0\0enum": "Colour.RED"},
+    Rights(0), Rights.READ, Rights(8), Rights(16), Rights(9), [Rights(8)], [Rights(16)],
     Size.SMALL, 1, 1.0, True, "1", b"1", None,
     Point(1, 2), (1, 2), [1, 2], {1, 2}, Model(id=1), Model(id=2), Model(id=1, name="y"), Struct(1), Struct(2),
     {"a": Colour.RED}, {"a": "Colour.RED"}, [Model(id=1)], (Model(id=1),),
@@ -94,6 +100,12 @@ def test_what_cannot_be_described_is_named_with_the_fix(value: Any) -> None:
     assert "argument 'a' of app.f cannot be fingerprinted" in message
     assert "ignore=('a',)" in message
     assert of(value, frozenset({"a"})) == fingerprint_call("app.f", {}, frozenset())
+
+
+def test_only_bits_without_a_name_take_the_newer_form() -> None:
+    """A call of the release before keeps its fingerprint."""
+    assert {of(Rights(0)).algorithm, of(Rights.READ).algorithm, of(Rights(3)).algorithm} == {"call1"}
+    assert of(Rights(8)).algorithm == "call2"
 
 
 def test_names_count() -> None:

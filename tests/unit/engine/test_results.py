@@ -117,6 +117,22 @@ def test_a_result_comes_back_as_it_was(safe: RetrySafe, kind: str) -> None:
     check()
 
 
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (Any, {"vat": 1, "base": {"z": [{"d": 1, "c": 2}], "a": None}}),
+        (Any, {2: "x", "1": "y", (1, 2): "z"}),
+        (dict[str, Size], {"z": Size.LARGE, "a": Size.SMALL}),
+    ],
+    ids=["text keys", "other keys", "typed"],
+)
+def test_a_dict_comes_back_in_its_own_order(safe: RetrySafe, annotation: Any, value: Any) -> None:
+    """A replay that is written as JSON has the bytes of the first answer."""
+    call = returning(safe, annotation, value)
+    key = uuid4().hex
+    assert repr(call(key)) == repr(call(key))
+
+
 @pytest.mark.parametrize("value", [None, 0, 0.0, "", b"", False, [], (), {}, set(), frozenset(), Decimal(0)], ids=repr)
 @pytest.mark.parametrize("annotation", [Any, Data | None, None])
 def test_what_is_false_is_a_result_like_any_other(safe: RetrySafe, value: Any, annotation: Any) -> None:
