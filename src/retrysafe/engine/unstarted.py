@@ -20,8 +20,8 @@ def refuse_coroutine(result: Any) -> Any:
         return result
     result.close()
     raise UsageError(
-        f"a plain function returned the coroutine {result.__qualname__}(), which nobody awaits: nothing was done. Make "
-        "the function itself `async def`, and so each decorator around it"
+        f"a plain function returned the coroutine {result.__qualname__}(), which nobody awaits: its work was not "
+        "done. Make the function itself `async def`, and so each decorator around it"
     )
 
 
@@ -29,7 +29,7 @@ def refuse_unstarted(result: Any) -> Any:
     """The result of a function whose result is not used further. Raises UsageError for a generator, too."""
     if type(result) in _GENERATORS:
         raise UsageError(
-            f"a plain function returned the generator {result.__qualname__}(), whose body nobody runs: nothing was "
-            "done. Do the work in the function itself"
+            f"a plain function returned the generator {result.__qualname__}(), whose body nobody runs: its work was "
+            "not done. Do the work in the function itself"
         )
     return refuse_coroutine(result)

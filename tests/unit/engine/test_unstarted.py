@@ -63,7 +63,7 @@ def test_a_message_whose_handler_did_nothing_is_not_done(safe: RetrySafe, handle
     mended.handler(work)
     verdict = handle(broken, via)
     assert isinstance(verdict, Later)
-    assert "nothing was done" in verdict.why
+    assert "its work was not done" in verdict.why
     assert handle(mended, via) == Done(replayed=False)
     assert RUNS == ["m"]
 
@@ -110,5 +110,5 @@ def test_a_transaction_that_did_nothing_is_rolled_back(tmp_path: Path) -> None:
     with RetrySafe(f"sqlite:///{url}", tx=str(url)) as safe:
         pay = safe.transactional("pay:{order}")(traced(write))
         for _ in range(2):
-            with pytest.raises(UsageError, match="nothing was done"):
+            with pytest.raises(UsageError, match="its work was not done"):
                 pay(order=7)
