@@ -33,7 +33,7 @@ class Command(NamedTuple):
     by_id: bool = False
     """It reads every record where lists do not go by id."""
     acts: bool = False
-    """Each run changes something, and exits with 0."""
+    """Each run changes something, and exits with 0. Others may find nothing."""
     submits: bool = False
     """Before each run a run of an operation is submitted, which the command finds."""
 
@@ -76,15 +76,12 @@ def list_commands() -> list[Command]:
         Command("keys show KEY --scope", ("keys", "show", *one)),
         Command("keys why KEY --scope", ("keys", "why", *one)),
         Command("keys show by 16 digits", ("keys", "show", digits), by_id=True),
-        Command("keys show KEY", ("keys", "show", "no-such-key"), reads_all=True),
         Command("dead-letters", ("dead-letters",)),
         Command("outbox list --dead", ("outbox", "list", "--dead")),
         Command("outbox retry --all (dry run)", ("outbox", "retry", "--all", *BECAUSE)),
         Command("outbox assign (dry run)", ("outbox", "assign", "--namespace", "default", *BECAUSE)),
-        Command("operations list", ("operations", "list", "--app", APP), reads_all=True),
-        Command("operations show RUN", ("operations", "show", "no-such-run", "--app", APP), reads_all=True),
+        Command("operations list", ("operations", "list", "--app", APP)),
         Command("operations show by its id", ("operations", "show", "{id:resumed}", "--id", "--app", APP)),
-        Command("audit", ("audit",), by_id=True),
         Command("reap (dry run)", ("reap",)),
         Command("doctor", ("doctor",)),
         Command("migrate", ("migrate",)),
@@ -114,10 +111,18 @@ def list_commands() -> list[Command]:
         ),
         Command("trigger crash", ("trigger", "crash", *BECAUSE), acts=True),
         Command("worker --once", ("worker", "--once", "--grace", "0", "--app", APP), acts=True, submits=True),
+        Command("keys show KEY", ("keys", "show", "no-such-key"), reads_all=True),
+        Command("operations show RUN", ("operations", "show", "no-such-run", "--app", APP), reads_all=True),
+        Command(
+            "operations list --state completed",
+            ("operations", "list", "--state", "completed", "--app", APP),
+            reads_all=True,
+        ),
+        Command("audit", ("audit",), by_id=True),
+        Command("stats --count", ("stats", "--count"), reads_all=True),
+        Command("keys export --scope", ("keys", "export", "--scope", TENANT), reads_all=True),
         Command("erase --scope (dry run)", ("erase", "--scope", TENANT, *BECAUSE), reads_all=True),
         Command("erase --scope --yes", ("erase", "--scope", TENANT, "--yes", *BECAUSE), reads_all=True),
-        Command("keys export --scope", ("keys", "export", "--scope", TENANT), reads_all=True),
-        Command("stats --count", ("stats", "--count"), reads_all=True),
     ]  # fmt: skip
 
 

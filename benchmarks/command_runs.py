@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.command_list import Command, forget_app, list_commands, prepare, submit_runs
-from retrysafe.cli.exits import DONE, OUT_OF_REACH, USAGE
+from retrysafe.cli.exits import DONE, OUT_OF_REACH
 from retrysafe.cli.main import main
 
 
@@ -52,7 +52,7 @@ def run_once(url: str, command: Command, run: int) -> Run:
         except SystemExit as ended:  # --help
             code = int(ended.code or 0)
         took = Run(time.perf_counter() - began, time.process_time() - spent, read_peak())
-    if code in (USAGE, OUT_OF_REACH) or (command.acts and code != DONE):
+    if code == OUT_OF_REACH or "usage:" in notes() or (command.acts and code != DONE):
         raise RuntimeError(f"{words} ended with {code}: {notes()}")
     return took
 
