@@ -164,6 +164,71 @@ def list_grown(found: dict[str, Any]) -> list[str]:
     return grown
 
 
+# The page -----------------------------------------------------------------------------------------
+
+INDEX_HEADS = ("store", "commands", "CPU, median", "most growth", "CPU, p99", "clock, p99", "p99 grew by", "memory")
+READING = {
+    "keys show KEY": "`keys show KEY`",
+    "operations list --state completed": "`operations list`",
+    "audit": "`audit`",
+    "erase --scope --yes": "`erase --yes`",
+    "keys export --scope": "`keys export`",
+    "stats --count": "`stats --count`",
+}
+"""Commands that read records, as the page names them."""
+
+
+def write_tables(found: Sequence[dict[str, Any]]) -> list[str]:
+    """Lines of docs/explanation/campaigns.md. CPU time is that of the command; in the median that of the store's server
+    is with it."""
+    lines = format_table(INDEX_HEADS, [summarize_index(each) for each in found])
+    return [*lines, "", *format_table(("store", *READING.values()), [list_reading(each) for each in found])]
+
+
+def summarize_index(found: dict[str, Any]) -> list[str]:
+    """The cheapest and the dearest command of a store, on few and on many records, in milliseconds."""
+    rows = [row for row in found["rows"] if not row["reads_every_record"]]
+    growth, p99 = ([compare(row, key) for row in rows] for key in ("spent", "p99_ms"))
+    return [
+        found["store"],
+        str(len(rows)),
+        format_range(rows, "spent"),
+        f"{max(growth):.2f}",
+        format_range(rows, "cpu_p99_ms"),
+        format_range(rows, "p99_ms"),
+        f"{statistics.median(p99):.2f}",
+        " → ".join(f"{max(row[size]['megabytes'] for row in rows):.0f}" for size in ("few", "many")) + " MB",
+    ]
+
+
+def format_range(rows: Sequence[dict[str, Any]], key: str) -> str:
+    values = [[read_cell(row[size], key) for row in rows] for size in ("few", "many")]
+    return " → ".join(f"{min(each):,.0f} to {max(each):,.0f}" for each in values)
+
+
+def compare(row: dict[str, Any], key: str) -> float:
+    """How many times as much a command takes on many records. A millisecond more or less is no growth."""
+    return (read_cell(row["many"], key) + 1) / (read_cell(row["few"], key) + 1)
+
+
+def list_reading(found: dict[str, Any]) -> list[str]:
+    """The commands that read records: CPU seconds with those of the server, on few and on many."""
+    rows = {row["command"]: row for row in found["rows"]}
+    return [found["store"], *(format_seconds(rows[name]) for name in READING)]
+
+
+def format_seconds(row: dict[str, Any]) -> str:
+    return " → ".join(f"{read_cell(row[size], 'spent') / 1e3:.2f}" for size in ("few", "many"))
+
+
+def read_cell(taken: dict[str, float], key: str) -> float:
+    return taken["cpu_p50_ms"] + taken["server_cpu_ms"] if key == "spent" else taken[key]
+
+
+def format_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *rows)]
+
+
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -174,7 +239,10 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=MANY, help=f"in the large store ({MANY:,})")
     parser.add_argument("--runs", type=int, default=RUNS, help=f"of each command that goes by an index ({RUNS})")
     parser.add_argument("--json", type=Path, help="a file that gets a line for each store")
+    parser.add_argument("--tables", type=Path, help="only print the tables of the docs from such a file")
     given = parser.parse_args()
+    if given.tables:
+        return print(*write_tables([json.loads(line) for line in given.tables.read_text().splitlines()]), sep="\n")
     for store in given.stores or STORES:
         with machines() as at:
             found = measure_store(at, store, given.records, given.runs)
@@ -182,6 +250,7 @@ def main() -> None:
         if given.json:
             with given.json.open("a") as file:
                 print(json.dumps(found), file=file)
+    return None
 
 
 if __name__ == "__main__":
