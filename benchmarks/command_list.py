@@ -178,5 +178,5 @@ def load_app(url: str) -> Any:
 
 
 def forget_app() -> None:
-    """So that the next command imports the application anew, as its process would. Closed by the command."""
+    """So that the next command imports the application again, as its process would. Closed by the command."""
     sys.modules.pop(MODULE, None)

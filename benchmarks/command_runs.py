@@ -69,7 +69,7 @@ def keep_notes() -> Iterator[Callable[[], str]]:
 
 
 def reset_peak() -> None:
-    """From now on the most memory of this process is counted anew."""
+    """From now on the most memory of this process is counted from zero."""
     Path("/proc/self/clear_refs").write_text("5")
 
 

@@ -2,8 +2,8 @@
 (median and p99) and the most memory, `python -m benchmarks.command_times [STORE ...] [--records N] [--runs N]`.
 
 benchmarks/commands.py starts each command as a process, as an operator does, and can afford a few runs. Here one
-process for each store and size calls the command line's `main` again and again. Each call opens the store anew, imports
-the application anew and closes both, as a command does; only Python and the library are loaded once. The two sizes take
+process for each store and size calls the command line's `main` again and again. Each call opens the store, imports the
+application again and closes both, as a command does; only Python and the library are loaded once. The two sizes take
 turns, a few runs each, so that other programs slow both down alike.
 
 What is open is the same in both stores, so nothing of a command may grow with what is finished. Commands that read
