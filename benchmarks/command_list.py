@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -15,11 +16,12 @@ from retrysafe.core.ops import Suspect
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.stores.base import Store
 from retrysafe.stores.registry import open_store
-from retrysafe.testing.builders import claim, complete
+from retrysafe.testing.builders import DAY, claim, complete
 
 OPEN, TENANT = 100, "tenant-7"
 BULK_ROWS = 2
 """So many records are the target of each run of a command on many."""
+LONG_AGO_SECONDS = 2 * DAY
 BECAUSE = ("--because", "a measurement")
 MODULE = "benchmarks.apps.listed"
 APP = f"{MODULE}:safe"
@@ -133,12 +135,12 @@ def prepare(url: str, runs: int) -> str:
         store.execute(claim(f"open-{number}", scope=TENANT, lease=0, now=None))
         store.execute(claim(f"alive-{number}", lease=3600, now=None))
         store.execute(claim(f"rerun-{number}", scope=TENANT, lease=0, on_lapse="rerun", now=None))
-        finish(store, f"done-{number}", retention=86_400.0)
+        finish(store, f"done-{number}")
     for number in range(BULK_ROWS * runs):
         found = store.execute(claim(f"bulk-{number}", target="POST /bulk", now=None)).record
         assert found is not None
         assert store.execute(Suspect(found.id, found.fence, "who knows", now=None))
-        finish(store, f"expired-{number}", retention=0.001)
+        finish(store, f"expired-{number}", now=time.time() - LONG_AGO_SECONDS)
     if store.capabilities.outbox:
         stage_dead_letters(store, runs)
     store.close()
@@ -146,8 +148,9 @@ def prepare(url: str, runs: int) -> str:
     return url
 
 
-def finish(store: Store, key: str, retention: float) -> None:
-    assert store.execute(complete(store.execute(claim(key, scope=TENANT, retention=retention, now=None)), now=None))
+def finish(store: Store, key: str, now: float | None = None) -> None:
+    """A finished key, which is kept for a day."""
+    assert store.execute(complete(store.execute(claim(key, scope=TENANT, retention=DAY, now=now)), now=now))
 
 
 def stage_dead_letters(store: Store, runs: int) -> None:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.command_list import list_commands, operation_id
+from benchmarks.command_list import list_commands, operation_id, prepare
+from benchmarks.command_runs import run_once
 from benchmarks.command_times import FEW, compare, find_p99, list_grown, write_tables
 from benchmarks.environment import ROOT
 
 from retrysafe.cli.main import COMMANDS
+from retrysafe.stores.registry import open_store
 
 NOT_MEASURED = {
     "console": "its pages are measured by tests/console/test_million.py",
@@ -39,6 +41,23 @@ def test_a_command_that_acts_has_a_target_of_its_own_for_each_run() -> None:
         assert ("--url" in first) != ("--app" in first or "--help" in first)
     resumed = next(command for command in list_commands() if command.words[1:2] == ("resume",))
     assert operation_id("resumed-7") in resumed.build_words("", 7)
+
+
+def test_each_run_of_a_command_that_acts_changes_something(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url, runs = f"sqlite:///{tmp_path / 'acts.db'}", 2
+    store = open_store(url)
+    store.migrate()
+    store.close()
+    prepare(url, runs)
+    for command in list_commands():
+        if command.acts:
+            took = [run_once(url, command, run) for run in range(runs)]
+            printed = capsys.readouterr().out
+            assert all(each.seconds > 0 and each.kilobytes > 0 for each in took)
+            if command.words[0] == "reap":
+                assert printed.splitlines() == ["2 deleted"] * runs
+            if command.submits:
+                assert "finished=1 " in printed.splitlines()[-1]
 
 
 def test_p99_of_a_hundred_is_the_second_slowest() -> None:
