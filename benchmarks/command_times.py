@@ -243,6 +243,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.tables:
         return print(*write_tables([json.loads(line) for line in given.tables.read_text().splitlines()]), sep="\n")
+    if given.records <= FEW:
+        parser.error(f"--records {given.records}: give more than the {FEW:,} of the small store")
     for store in given.stores or STORES:
         with machines() as at:
             found = measure_store(at, store, given.records, given.runs)
