@@ -127,9 +127,9 @@ def measure_processor(
     sources = {**sources, "control": sources["off"]}
     slices: dict[str, list[float]] = {state: [] for state in sources}
     found: list[list[dict[str, float]]] = []
-    for _ in range(starts):
+    for start in range(starts):
         with ExitStack() as stack:
-            parts = {state: start_server(stack, kind, which, source) for state, source in sources.items()}
+            parts = {state: start_server(stack, kind, which, source, start) for state, source in sources.items()}
 
             def measure(state: str, parts: dict[str, subprocess.Popen[str]] = parts) -> float:
                 slices[state].append(ask(parts[state], calls) / calls * 1e6)
@@ -140,9 +140,9 @@ def measure_processor(
     return ProcessorTime(least, compare_starts(found, "on", "off"), compare_starts(found, "control", "off"))
 
 
-def start_server(stack: ExitStack, kind: str, which: str, source: Path) -> subprocess.Popen[str]:
+def start_server(stack: ExitStack, kind: str, which: str, source: Path, layout: int) -> subprocess.Popen[str]:
     folder = stack.enter_context(tempfile.TemporaryDirectory())
-    command = [sys.executable, "-m", "benchmarks.figures", "--serve", kind, which, folder]
+    command = [sys.executable, "-m", "benchmarks.figures", "--serve", kind, which, folder, str(layout)]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     part = stack.enter_context(subprocess.Popen(command, env=prefer_source(source), **pipes))
     stack.callback(part.terminate)
@@ -158,8 +158,9 @@ def ask(part: subprocess.Popen[str], calls: int) -> float:
     return float(part.stdout.readline())
 
 
-def serve(kind: str, which: str, folder: str) -> None:
+def serve(kind: str, which: str, folder: str, layout: int) -> None:
     """Do so many requests for each line that comes in, and say how long they took."""
+    shift_layout(layout)
     app, numbers = build_app(kind, f"sqlite:///{folder}/figures.db"), count()
 
     async def loop() -> None:
@@ -196,12 +197,12 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", help="which: asgi-new asgi-replay fastapi-new fastapi-replay (all)")
     parser.add_argument("--no-processor", action="store_true", help="only instructions")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
-    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
         return run_child(*given.child[:3], layout=int(given.child[3]))
     if given.serve:
-        return serve(*given.serve)
+        return serve(*given.serve[:3], layout=int(given.serve[3]))
     with tempfile.TemporaryDirectory() as folder:
         sources = {"on": Path(folder, "on"), "off": Path(folder, "off")}
         copy_library(sources["on"])
