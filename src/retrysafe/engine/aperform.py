@@ -86,7 +86,6 @@ class AsyncPerformer:
         self.heartbeat = heartbeat
         self._sealer = sealer
         self._figures = figures or Figures()
-        self._store_times = self._figures.store_times
         self._detached: set[asyncio.Future[Any]] = set()
         self._caches = store.capabilities.caches
         self._circuit = CircuitBreaker(find_node_lookup(store))
@@ -152,13 +151,14 @@ class AsyncPerformer:
 
     def _accept(self, op: Op[R], reply: R, sent_at: float, resent: bool = False) -> R:
         """The store has answered what was sent at `sent_at`. `resent`: an earlier sending may still arrive."""
-        try:  # as `observe_store`, in few steps: every request comes here twice
-            times = self._store_times[type(op)]
+        figures = self._figures
+        try:  # the lines of `observe_store`: every request comes here twice
+            times = figures.store_times[type(op)]
         except KeyError:
-            times = self._figures.add_store_times(type(op))
-        times.append(time.monotonic() - sent_at)
-        if len(times) >= self._figures.max_unsorted_times:
-            self._figures.sort_store_times(type(op))
+            times = figures.add_store_times(type(op))
+        times.append(clock() - sent_at)
+        if len(times) >= figures.max_unsorted_times:
+            figures.sort_store_times(type(op))
         if self._circuit.away:
             self._circuit.record_answer(op)
         if reply is True or reply is False:  # of a write that only says whether it was done

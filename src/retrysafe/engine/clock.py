@@ -22,20 +22,3 @@ def _pick_clock() -> Callable[[], float]:
 
 clock: Callable[[], float] = _pick_clock()
 """Seconds since an arbitrary start."""
-
-CLOSE_SECONDS = 0.001
-"""Clocks that differ by less than this are one clock: reading the two takes some time, too."""
-
-
-def read_clock_lead() -> float:
-    """How far `clock` is ahead of `time.monotonic`: 0 until the machine was suspended, on Linux. It may be anything on
-    other systems, and only a suspension changes it. Of three readings the quickest counts, because a process may be
-    interrupted between two clocks."""
-    readings = []
-    for _ in range(3):
-        before = time.monotonic()
-        now = clock()
-        after = time.monotonic()
-        readings.append((after - before, now - (before + after) / 2))
-    _, lead = min(readings)
-    return lead if abs(lead) >= CLOSE_SECONDS else 0.0

@@ -30,8 +30,6 @@ from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from retrysafe.engine.clock import CLOSE_SECONDS, read_clock_lead
-
 if TYPE_CHECKING:
     from retrysafe.engine.instruments import Instrument
 
@@ -99,10 +97,7 @@ class Figures:
         self.execution = Histogram("execution", EXECUTION_SECONDS, self)
         self.store_calls = Histogram("store", STORE_SECONDS, self)
         self.store_times: dict[type, list[float]] = {}
-        """Of operations that succeeded, by their class, and are not in `store_calls` yet: the time of the answer by
-        `time.monotonic`, less that of the sending by `clock`. So each is too small by `clock_lead`. A request needs
-        `clock` for its lease when it sends; to read `monotonic` for the answer costs half of reading `clock` again."""
-        self.clock_lead = read_clock_lead()
+        """Times of operations that succeeded, by their class, that are not in `store_calls` yet."""
         self.max_unsorted_times = MAX_UNSORTED_TIMES
         self._execution_times: dict[tuple[str, str], list[float]] = {}
         """Durations of executions without an error, by kind and target, that are not in `execution` yet."""
@@ -230,7 +225,7 @@ class Figures:
             times = self.store_times[op]
         except KeyError:
             times = self.add_store_times(op)
-        times.append(seconds - self.clock_lead)
+        times.append(seconds)
         if len(times) >= self.max_unsorted_times:
             self.sort_store_times(op)
 
@@ -255,25 +250,15 @@ class Figures:
             self._add_events("replayed", series, number)
         for kind, number in count_each(take_all(self.begun)):
             self._change_active(kind, number)
-        self._sort_all_store_times()
+        for op, times in list(self.store_times.items()):
+            sort_times(self.store_calls, (op.__name__, ""), times)
         for series, times in list(self._execution_times.items()):
-            fill_buckets(self.execution, (*series, ""), sorted(take_all(times)))
+            sort_times(self.execution, (*series, ""), times)
         for series, times in ended:
-            number = len(times)
+            number = sort_times(self.execution, (*series, ""), times)
             if number:
-                fill_buckets(self.execution, (*series, ""), sorted(times))
                 self._change_active(series[0], -number)
                 self._add_events("completed", series, number)
-
-    def _sort_all_store_times(self) -> None:
-        taken = [(op, sorted(take_all(times))) for op, times in list(self.store_times.items())]
-        lead = self.clock_lead
-        if any(times and is_before(times[0], lead) for _, times in taken):
-            # The machine was suspended, and the times that were measured after it are too small by that.
-            self.clock_lead = read_clock_lead()
-            taken = [(op, sorted(add_suspension(each, lead, self.clock_lead) for each in times)) for op, times in taken]
-        for op, times in taken:
-            fill_buckets(self.store_calls, (op.__name__, ""), times, lead)
 
     def _add_events(self, name: str, series: Labels, number: int) -> None:
         try:
@@ -344,9 +329,7 @@ class TappedFigures(Figures):
 
     def sort_store_times(self, op: type) -> None:
         for seconds in take_all(self.store_times[op]):
-            if is_before(seconds, self.clock_lead):  # the machine was suspended
-                self.clock_lead = read_clock_lead()
-            self.store_calls.observe((op.__name__, ""), seconds + self.clock_lead)
+            self.store_calls.observe((op.__name__, ""), seconds)
 
 
 class Histogram:
@@ -400,28 +383,21 @@ def count_each(taken: list[Any]) -> Iterable[tuple[Any, int]]:
     return Counter(taken).items()
 
 
-def is_before(seconds: float, lead: float) -> bool:
-    """Whether a time of the store would be negative with this lead of the clock."""
-    return seconds + lead < -CLOSE_SECONDS
-
-
-def add_suspension(seconds: float, lead: float, new_lead: float) -> float:
-    """A time of the store as it would be with the lead that the clock had before the suspension."""
-    return seconds + new_lead - lead if is_before(seconds, lead) else seconds
-
-
-def fill_buckets(histogram: Histogram, labels: Labels, ordered: list[float], lead: float = 0.0) -> None:
-    """Put times into their buckets. Each is too small by `lead`."""
-    if not ordered:
-        return
+def sort_times(histogram: Histogram, labels: Labels, times: list[float]) -> int:
+    """Put times into their buckets. Returns how many they were."""
+    if not times:
+        return 0
+    taken = take_all(times)
     cells, bounds, above = histogram.find_cells(labels), histogram.bounds, 0
+    taken.sort()
     for place, bound in enumerate(bounds):
-        below, above = above, bisect_right(ordered, bound - lead, above)
+        below, above = above, bisect_right(taken, bound, above)
         cells[place] += above - below
     # Computed before: a call between the reading and the writing of a cell would let another thread in.
-    last, slowest, seconds = len(bounds), len(ordered) - above, sum(ordered) + lead * len(ordered)
+    last, slowest, seconds = len(bounds), len(taken) - above, sum(taken)
     cells[last] += slowest
     cells[-1] += seconds
+    return len(taken)
 
 
 def label_group(what: str, place: int) -> str:

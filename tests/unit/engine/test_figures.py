@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +12,6 @@ from retrysafe import Policy, RetrySafe
 from retrysafe.core.ops import Claim, List
 from retrysafe.core.records import Answer
 from retrysafe.core.states import State
-from retrysafe.engine.clock import read_clock_lead
 from retrysafe.engine.events import Events
 from retrysafe.engine.exposition import format_metrics
 from retrysafe.engine.figures import MAX_LABEL_VALUES, MAX_UNSORTED_TIMES, OTHER, STORE_SECONDS, Buckets, Figures
@@ -183,49 +181,6 @@ def test_times_of_the_store_are_sorted_into_the_buckets_they_belong_to() -> None
     assert found.counts == expected.counts
     assert found.sum == pytest.approx(expected.sum)
     assert read(together, STORE_OPERATIONS).popitem()[1] == found  # reading takes nothing away
-
-
-@pytest.mark.parametrize("tapped", [False, True])
-def test_a_suspended_machine_does_not_move_the_times_of_the_store(
-    monkeypatch: pytest.MonkeyPatch, tapped: bool
-) -> None:
-    """What is collected is the answer's time by one clock, less the sending's by another, which goes on meanwhile."""
-    figures, expected = Figures(), Figures()
-    if tapped:
-        figures.add_tap(lambda what, labels, by: None)
-    before, after = figures.clock_lead, figures.clock_lead + 3600
-    monkeypatch.setattr("retrysafe.engine.figures.read_clock_lead", lambda: after)
-    for seconds, lead in ((0.0002, before), (0.003, before), (0.0002, after), (0.02, after)):
-        figures.add_store_times(Claim).append(seconds - lead)
-        expected.store_calls.observe(("Claim", ""), seconds)
-        if tapped:
-            figures.sort_store_times(Claim)
-    figures.sort_collected()
-    figures.observe_store(Claim, 0.1)
-    expected.store_calls.observe(("Claim", ""), 0.1)
-    (found,) = read(figures, STORE_OPERATIONS).values()
-    (wanted,) = read(expected, STORE_OPERATIONS).values()
-    assert isinstance(found, Buckets)
-    assert isinstance(wanted, Buckets)
-    assert found.counts == wanted.counts
-    assert found.sum == pytest.approx(wanted.sum)
-
-
-def test_the_lead_of_the_clock_is_read_where_nothing_came_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process may be interrupted between two readings: the quickest of three counts."""
-    pauses = iter([5.0, 0.0, 3.0])
-    now = 100.0
-
-    def read_after_a_pause() -> float:
-        nonlocal now
-        now += next(pauses, 0.0)
-        return now
-
-    monkeypatch.setattr("retrysafe.engine.clock.time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr("retrysafe.engine.clock.clock", lambda: read_after_a_pause() + 7.0)
-    assert read_clock_lead() == pytest.approx(7.0)
-    monkeypatch.setattr("retrysafe.engine.clock.clock", lambda: now + 0.0001)
-    assert read_clock_lead() == 0.0, "so near to each other they are one clock"
 
 
 @pytest.mark.usefixtures("hasty")
